@@ -1,0 +1,3 @@
+from fedacd.cli import main
+
+main()

@@ -1,0 +1,280 @@
+"""The command line: parse, call, print.
+
+Exit codes: 0 done, 1 a run failed, 2 the user's input was wrong, 130 interrupted with the state saved.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import fedacd
+from fedacd import data
+from fedacd.api import OPTIONS, Result, train
+from fedacd.config import Config, allowed, kinds_of, parse_value, read_toml
+from fedacd.display import RoundProgress, TransferProgress, console, metrics_table, plain_table
+from fedacd.engine.setup import Setup, prepare
+from fedacd.errors import ConfigError, FedacdError
+from fedacd.methods import METHODS
+from fedacd.models import MODELS
+from fedacd.records import STATE, load_state
+
+app = typer.Typer(
+    help="Federated learning for label-skewed data: FedACD and its baselines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets: list, get, check, import.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """A user's mistake is one message on stderr, never a traceback."""
+    try:
+        yield
+    except FedacdError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+
+
+# The options of `run` and `sweep` are those of `fedacd.run`: one table serves all three.
+
+FileArgument = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings to start from.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting; may be repeated.")
+]
+
+
+def _options(name: str, key: str) -> list[inspect.Parameter]:
+    """The command-line option of one setting, documented by the setting itself."""
+
+    def parameter(name: str, kind: Any, *flags: str, **about: Any) -> inspect.Parameter:
+        annotation = Annotated[kind, typer.Option(*flags, show_default=False, **about)]
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    if name == "mixup":
+        both = {"--mixup": "Input mixup. Both flags in a sweep: with and without.", "--no-mixup": "No input mixup."}
+        return [parameter(flag[2:].replace("-", "_"), bool | None, flag, help=help_) for flag, help_ in both.items()]
+    return [parameter(name, str | None, f"--{name.replace('_', '-')}", metavar=name.upper(), help=_help(key))]
+
+
+def _help(key: str) -> str:
+    section, _, name = key.partition(".")
+    if section == "method":
+        return f"One of {', '.join(METHODS)}. Default: fedacd."
+    if section == "model":
+        return f"One of {', '.join(MODELS)}, or package.module:callable; the data set's own."
+    spec = next(spec for spec in dataclasses.fields(getattr(Config(), section)) if spec.name == name)
+    default = "" if spec.default is None else f" Default: {spec.default}."
+    text: str = spec.metadata["doc"]
+    return f"{text[0].upper()}{text[1:]}.{default}"
+
+
+def with_settings(command: Callable[[dict[str, Any], dict[str, str]], None]) -> Callable[..., None]:
+    """Give a command every short option; it receives the config file's values and those of the options as written."""
+
+    def wrapper(config: Path | None = None, set_: list[str] | None = None, **options: Any) -> None:
+        with reporting():
+            flags = [text for name, text in (("mixup", "true"), ("no_mixup", "false")) if options.pop(name)]
+            texts = {OPTIONS[name]: text for name, text in options.items() if text is not None}
+            if flags:
+                texts[OPTIONS["mixup"]] = ",".join(flags)
+            for pair in set_ or []:
+                key, equals, text = pair.partition("=")
+                if not equals:
+                    raise ConfigError(f"--set {pair}: write section.key=value, such as train.clip=5.")
+                texts[key.strip()] = text.strip()
+            command(read_toml(config) if config else {}, texts)
+
+    parameters = [
+        inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=FileArgument),
+        *itertools.chain.from_iterable(_options(name, key) for name, key in OPTIONS.items()),
+        inspect.Parameter("set_", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SetOption),
+    ]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
+# A name stays a text even where it looks like a number.
+_NAMES = frozenset({"data.name", "method.name", "model.name", "run.out", "run.device", "run.precision"})
+
+
+def _value(key: str, text: str) -> Any:
+    return text if key in _NAMES else parse_value(text)
+
+
+@app.command()
+@with_settings
+def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
+    """Train one run. The same command again goes on where it stopped."""
+    with interruptible():
+        result = _train(prepare(settings | {key: _value(key, text) for key, text in texts.items()}))
+    console.print(metrics_table([({"method": _title(result.config)}, result.final)]))
+    console.print(f"Run folder: {result.folder}", markup=False)
+
+
+@app.command()
+@with_settings
+def sweep(settings: dict[str, Any], texts: dict[str, str]) -> None:
+    """Train every combination of comma lists, such as --method fedavg,fedacd --seed 0,1,2."""
+    choices = {key: [_value(key, item) for item in split_list(text)] for key, text in texts.items()}
+    parent = Path(choices.pop("run.out", [settings.pop("run.out", "runs")])[0])
+    varied = [key for key, items in choices.items() if len(items) > 1]
+    plans = []
+    # Every combination is prepared before the first one trains, so that a mistake in the last is found now.
+    for combination in itertools.product(*choices.values()):
+        values = settings | dict(zip(choices, combination, strict=True))
+        plans.append(values | {"run.out": str(parent / prepare(values).out.name)})
+    with interruptible():
+        results = [_train(prepare(values), [f"{key} {values[key]}" for key in varied]) for values in plans]
+    shown = varied or ["method.name"]
+    console.print(metrics_table([({key: r.config.flat()[key] for key in shown}, r.final) for r in results]))
+    console.print("Run folders:")
+    for result in results:
+        console.print(f"  {result.folder}", markup=False)
+
+
+def split_list(text: str) -> list[str]:
+    """Split at commas that stand outside brackets and quotes."""
+    items, depth, quoted = [""], 0, False
+    for letter in text:
+        quoted ^= letter == '"'
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0 and not quoted:
+            items.append("")
+        else:
+            items[-1] += letter
+    return [item.strip() for item in items]
+
+
+def _title(config: Config) -> str:
+    name = str(config.method.name)
+    return METHODS[name].title if name in METHODS else name
+
+
+def _train(setup: Setup, varied: Sequence[str] = ()) -> Result:
+    config, rounds, done = setup.config, setup.config.train.rounds, 0
+    label = ", ".join([f"{_title(config)} on {setup.dataset.name}", *varied])
+    if (setup.out / STATE).exists():
+        done = load_state(setup.out / STATE).round
+        console.print(f"{label}: {setup.out} has {done} of {rounds} rounds", markup=False)
+    else:
+        where = f"{rounds} rounds on {setup.device}, into {setup.out}"
+        console.print(f"{label}: {len(setup.members)} clients, {config.partition.scheme}, {where}", markup=False)
+    if done == rounds:
+        return train(setup)
+    with RoundProgress(label, done, rounds) as progress:
+        return train(setup, progress)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C, and the polite kill of a scheduler, end with the state saved and say how to go on."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = shlex.join(["fedacd", *sys.argv[1:]])
+        print(f"Interrupted; what was finished is saved. The same command goes on from there: {again}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods with their hyper-parameters and citations."""
+    for name, kind in METHODS.items():
+        console.print(f"[bold]{name}[/bold]  {kind.title}, {kind.citation}")
+        console.print(f"  mixup {'on' if kind.defaults('', '')['train.mixup'] else 'off'} by default", markup=False)
+        for spec in dataclasses.fields(kind):
+            what = allowed(spec, kinds_of(kind, spec.name))
+            console.print(f"  method.{spec.name} = {spec.default}: {spec.metadata['doc']} ({what})", markup=False)
+        console.print()
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """What there is, and what is here."""
+    rows = [
+        [
+            entry.name,
+            _number(entry.num_classes),
+            entry.shape,
+            f"{_number(entry.num_train)} / {_number(entry.num_test)}",
+            f"{entry.download / 1e6:.0f} MB" if entry.download else "-",
+            "here" if entry.present else "-",
+            entry.what,
+        ]
+        for entry in data.listing()
+    ]
+    console.print(plain_table(["name", "classes", "size", "train / test", "download", "", "what"], rows))
+    console.print(f"\nKept in {data.root()} (FEDACD_DATA changes that).", markup=False)
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100, tiny-imagenet or fashion-mnist.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="The archive elsewhere: a path, or another address.")
+    ] = None,
+) -> None:
+    """Download an official archive, verify it and convert it once."""
+    with reporting(), TransferProgress() as progress, interruptible():
+        dataset = data.get(name, source=source, progress=progress)
+    console.print(f"{name}: {len(dataset.y_train):,} train and {len(dataset.y_test):,} test images are ready.")
+
+
+@data_app.command("check")
+def data_check(name: Annotated[str, typer.Argument(help="A name, an .npz file or a folder.")]) -> None:
+    """Read a data set through and say what is in it."""
+    with reporting():
+        for line in data.check(name).lines():
+            console.print(line, markup=False)
+
+
+@data_app.command("import")
+def data_import(
+    source: Annotated[str, typer.Argument(help="An .npz file, or a folder with train/ and test/ or val/.")],
+    name: Annotated[str | None, typer.Option(help="What to call it; the file's or folder's own name.")] = None,
+    size: Annotated[int | None, typer.Option(help="Bring the images of a folder to SIZE x SIZE.")] = None,
+) -> None:
+    """Convert an .npz file or a folder of class folders once, for use by name."""
+    with reporting():
+        dataset = data.import_data(source, name=name, size=size)
+    console.print(f"Use it with --dataset {dataset.name}", markup=False)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if show:
+        print(f"fedacd {fedacd.__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Settings: frozen dataclasses that check themselves, to and from TOML.
+
+A setting is named `section.key` everywhere: in a TOML file, after `--set`, in error messages and in the record of a
+run. `None` means that the data set, the model or the method decides; `Config.fill` puts their values in before a run
+starts, so that what is written down has no hidden values.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from fedacd.errors import ConfigError, unknown
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+    one_of: tuple[str, ...] | None = None,
+) -> Any:
+    """A dataclass field with its one-line documentation and the values it may take."""
+    bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most, "one_of": one_of}
+    return field(default=default, metadata={"doc": doc} | {k: v for k, v in bounds.items() if v is not None})
+
+
+def allowed(spec: "dataclasses.Field[Any]", kinds: tuple[type, ...]) -> str:
+    """What a field takes, in words: 'a number above 0', 'one of step, epoch'."""
+    if "one_of" in spec.metadata:
+        return "one of " + ", ".join(spec.metadata["one_of"])
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", list: "a list of numbers"}
+    bounds = [f"{word} {spec.metadata[key]:g}" for key, word in _BOUND_WORDS.items() if key in spec.metadata]
+    return " ".join([words.get(kinds[0], kinds[0].__name__), " and ".join(bounds)]).strip()
+
+
+_BOUND_WORDS = {"above": "above", "at_least": "at least", "below": "below", "at_most": "at most"}
+
+
+def kinds_of(owner: type, name: str) -> tuple[type, ...]:
+    """The types a field admits, `None` left out: `float | None` -> (float,)."""
+    hint = typing.get_type_hints(owner)[name]
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return tuple(typing.get_origin(part) or part for part in parts if part is not type(None))
+
+
+def _in_range(value: Any, meta: Mapping[str, Any]) -> bool:
+    if "one_of" in meta:
+        return value in meta["one_of"]
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return (
+        ("above" not in meta or value > meta["above"])
+        and ("at_least" not in meta or value >= meta["at_least"])
+        and ("below" not in meta or value < meta["below"])
+        and ("at_most" not in meta or value <= meta["at_most"])
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of every group of settings: checks the type and the range of each field when it is made."""
+
+    section: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for spec in dataclasses.fields(self):
+            value, kinds = getattr(self, spec.name), kinds_of(type(self), spec.name)
+            if value is None and spec.default is None:
+                continue
+            if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+                value = float(value)
+                object.__setattr__(self, spec.name, value)
+            right_type = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+            if not right_type or not _in_range(value, spec.metadata):
+                raise ConfigError(f"{self.section}.{spec.name} = {value!r}: must be {allowed(spec, kinds)}.")
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any]) -> Self:
+        """Make one from plain values; an unknown key names the nearest known one."""
+        names = [f"{cls.section}.{spec.name}" for spec in dataclasses.fields(cls)]
+        for key in values:
+            if f"{cls.section}.{key}" not in names:
+                raise ConfigError(unknown("setting", f"{cls.section}.{key}", names))
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Settings):
+    section: ClassVar[str] = "data"
+    name: str = setting("cifar10", "a known name, an .npz file or a folder of class folders")
+    crop: int | None = setting(
+        None, "random crop after padding by this many black pixels; the data set's own", at_least=0
+    )
+    flip: bool | None = setting(None, "random horizontal flip; the data set's own")
+    mean: list[float] | None = setting(None, "mean of each channel, pixels from 0 to 1; of the training images")
+    std: list[float] | None = setting(None, "standard deviation of each channel, likewise")
+    fingerprint: str | None = setting(None, "hash of images and labels; filled in, and checked on resume")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(Settings):
+    section: ClassVar[str] = "partition"
+    scheme: str = setting(
+        "capped-dirichlet",
+        "how samples are dealt to clients",
+        one_of=("capped-dirichlet", "dirichlet", "equal-dirichlet", "shards", "iid", "custom"),
+    )
+    clients: int = setting(20, "number of clients", at_least=1)
+    beta: float = setting(0.1, "concentration of the Dirichlet schemes; smaller is more skewed", above=0)
+    classes_per_client: int = setting(2, "classes that a client holds under 'shards'", at_least=1)
+    min_size: int = setting(10, "fewest samples of a client", at_least=1)
+    file: str | None = setting(None, "index lists for 'custom': .json (a list of lists) or .npz (one array a client)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Settings):
+    section: ClassVar[str] = "train"
+    rounds: int = setting(200, "communication rounds", at_least=1)
+    participation: float = setting(0.4, "share of the clients that train in a round", above=0, at_most=1)
+    epochs: int = setting(5, "local epochs in a round", at_least=1)
+    batch_size: int = setting(64, "samples in a local step", at_least=1)
+    lr: float = setting(0.01, "learning rate of the first round", above=0)
+    lr_decay: float = setting(0.99, "factor on the learning rate after each round", above=0, at_most=1)
+    momentum: float = setting(0.9, "momentum of local SGD, started afresh every round", at_least=0, below=1)
+    weight_decay: float | None = setting(None, "L2 penalty, added after clipping; the data set's own", at_least=0)
+    clip: float = setting(10.0, "largest norm of a gradient; 0: no limit", at_least=0)
+    mixup: bool | None = setting(None, "input mixup; the method's own (on for FedACD)")
+    mixup_alpha: float = setting(1.0, "mixing weight ~ Beta(alpha, alpha), one draw a batch", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Settings):
+    section: ClassVar[str] = "run"
+    seed: int = setting(0, "changes partition, initial weights and every draw", at_least=0)
+    device: str = setting("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
+    precision: str = setting("fp32", "arithmetic of forward and backward passes", one_of=("fp32", "tf32", "bf16"))
+    eval_every: int = setting(1, "measure every k rounds, and after the last", at_least=1)
+    save_every: int = setting(1, "write the checkpoint every k rounds, and after the last", at_least=1)
+    out: str | None = setting(None, "the run's folder; runs/NAME where it is not given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Something chosen by name, with options that only it knows: a model or a method."""
+
+    name: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+# What may differ between two starts of one run: where it runs and how often it saves, not what it computes.
+VOLATILE = frozenset({"run.out", "run.device", "run.save_every"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that decides a run."""
+
+    data: Data = field(default_factory=Data)
+    partition: Partition = field(default_factory=Partition)
+    model: Choice = field(default_factory=lambda: Choice(name=None))
+    method: Choice = field(default_factory=lambda: Choice(name="fedacd"))
+    train: Train = field(default_factory=Train)
+    run: Run = field(default_factory=Run)
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any]) -> "Config":
+        """Make one from `section.key` -> value; whatever is not named keeps its default."""
+        groups: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+        for key, value in values.items():
+            section, dot, name = key.partition(".")
+            if not dot or not name:
+                raise ConfigError(f"'{key}' is not the name of a setting: write section.key, such as train.lr.")
+            if section not in groups:
+                raise ConfigError(unknown("section", section, groups))
+            groups[section][name] = value
+        return cls(**{section: _build_section(section, group) for section, group in groups.items()})
+
+    def flat(self) -> dict[str, Any]:
+        """`section.key` -> value, in the order of the sections, unset ones included."""
+        return dict(self._items())
+
+    def _items(self) -> Iterator[tuple[str, Any]]:
+        for section in _SECTIONS:
+            group = getattr(self, section)
+            values = {"name": group.name, **group.options} if isinstance(group, Choice) else dataclasses.asdict(group)
+            yield from ((f"{section}.{name}", value) for name, value in values.items())
+
+    def replace(self, values: Mapping[str, Any]) -> "Config":
+        """A copy with some settings changed."""
+        return Config.build(self.flat() | dict(values))
+
+    def fill(self, defaults: Mapping[str, Any]) -> "Config":
+        """A copy in which settings that were left open take these values."""
+        flat = self.flat()
+        return self.replace({key: value for key, value in defaults.items() if flat.get(key) is None})
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide the numbers of a run."""
+        return {key: value for key, value in self.flat().items() if key not in VOLATILE}
+
+    def digest(self) -> str:
+        """Eight hex digits that stand for `identity`."""
+        text = json.dumps(self.identity(), sort_keys=True, default=str)
+        return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+    def to_toml(self) -> str:
+        lines: list[str] = []
+        for key, value in self._items():
+            section, _, name = key.partition(".")
+            if f"[{section}]" not in lines:
+                lines += ["", f"[{section}]"]
+            if value is not None:
+                lines.append(f"{name} = {json.dumps(value)}")
+        return "\n".join(lines[1:]) + "\n"
+
+
+_SECTIONS: dict[str, type[Settings] | type[Choice]] = {
+    "data": Data,
+    "partition": Partition,
+    "model": Choice,
+    "method": Choice,
+    "train": Train,
+    "run": Run,
+}
+
+
+def _build_section(section: str, values: dict[str, Any]) -> Any:
+    kind = _SECTIONS[section]
+    if issubclass(kind, Settings):
+        return kind.build(values)
+    name = values.pop("name", "fedacd" if section == "method" else None)
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"{section}.name = {name!r}: must be a text.")
+    return Choice(name=name, options=values)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as `section.key` -> value."""
+    try:
+        tables = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the config file {path} is not valid TOML: {error}.") from None
+    flat: dict[str, Any] = {}
+    for section, table in tables.items():
+        if not isinstance(table, dict):
+            raise ConfigError(
+                f"{path}: '{section}' stands outside a section: write it as section.key, such as train.lr."
+            )
+        flat |= {f"{section}.{name}": value for name, value in table.items()}
+    return flat
+
+
+def parse_value(text: str) -> Any:
+    """A value from the command line: TOML where it is TOML, a plain text otherwise."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        try:
+            return float(text)
+        except ValueError:
+            return text

@@ -1,0 +1,93 @@
+"""A folder of class folders: train/CLASS/*.png and test/CLASS/*.png (or val/), with the usual kinds of image files."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedacd.data import images
+from fedacd.data.dataset import Dataset, Images
+from fedacd.errors import DataError
+
+_LAYOUT = "must hold train/CLASS/IMAGE and test/CLASS/IMAGE (or val/ for test/)"
+
+
+def read_folder(folder: Path, size: int | None = None) -> Dataset:
+    """The data set in a folder; it takes the folder's name, and its classes are sorted by name.
+
+    All images must have one size, or are brought to `size` x `size`. The result is grey if every image is.
+    """
+    train, test = _part(folder, "train"), _part(folder, "test", "val")
+    class_names = _classes(train)
+    if extra := sorted(set(_classes(test)) - set(class_names)):
+        raise DataError(f"{test / extra[0]} is a class that {train} lacks: every class must be in train.")
+    train_files, y_train = _files(train, class_names)
+    test_files, y_test = _files(test, class_names)
+    if empty := sorted(set(range(len(class_names))) - set(y_train)):
+        raise DataError(f"{train / class_names[empty[0]]} holds no image ({_suffixes()}).")
+    if not test_files:
+        raise DataError(f"{test} holds no image ({_suffixes()}).")
+    shape, channels = _common(train_files + test_files, size)
+    return Dataset.from_arrays(
+        _decode(train_files, channels, shape, resize=size is not None),
+        y_train,
+        _decode(test_files, channels, shape, resize=size is not None),
+        y_test,
+        class_names=class_names,
+        name=folder.resolve().name,
+    )
+
+
+def _suffixes() -> str:
+    return ", ".join(sorted(images.SUFFIXES))
+
+
+def _part(folder: Path, *candidates: str) -> Path:
+    for name in candidates:
+        if (folder / name).is_dir():
+            return folder / name
+    raise DataError(f"{folder} has no folder {' or '.join(candidates)}: {_LAYOUT}.")
+
+
+def _classes(part: Path) -> list[str]:
+    names = sorted(path.name for path in part.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise DataError(f"{part} has no class folders: {_LAYOUT}.")
+    return names
+
+
+def _files(part: Path, class_names: list[str]) -> tuple[list[Path], list[int]]:
+    """Every image of a part, class by class, with its label."""
+    found = [
+        (path, label)
+        for label, name in enumerate(class_names)
+        if (part / name).is_dir()
+        for path in sorted((part / name).iterdir())
+        if path.suffix.lower() in images.SUFFIXES and not path.name.startswith(".")
+    ]
+    return [path for path, _ in found], [label for _, label in found]
+
+
+def _common(files: list[Path], size: int | None) -> tuple[tuple[int, int], int]:
+    """Size (width, height) and number of channels that all images share, from their headers."""
+    probed = [images.probe(str(path), str(path)) for path in files]
+    channels = 1 if all(grey for _, grey in probed) else 3
+    if size is not None:
+        return (size, size), channels
+    first, _ = probed[0]
+    for path, (shape, _) in zip(files, probed, strict=True):
+        if shape != first:
+            raise DataError(
+                f"images differ in size: {files[0]} is {images.shown(first)}, {path} is {images.shown(shape)}; "
+                "bring them to one with `fedacd data import FOLDER --size N`."
+            )
+    return first, channels
+
+
+def _decode(files: list[Path], channels: int, size: tuple[int, int], *, resize: bool) -> Images:
+    x = np.empty((len(files), size[1], size[0], channels), np.uint8)
+
+    def one(index: int) -> Images:
+        return images.pixels(str(files[index]), str(files[index]), channels, size, resize=resize)
+
+    images.fill(x, one)
+    return x

@@ -1,0 +1,37 @@
+"""An .npz file with x_train, y_train, x_test, y_test and, if wanted, class_names."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedacd.data.dataset import Dataset
+from fedacd.errors import DataError
+
+_NEEDED = ("x_train", "y_train", "x_test", "y_test")
+
+
+def read_npz(path: Path) -> Dataset:
+    """The data set in a file; it takes the file's name."""
+    arrays = _read(path)
+    if missing := [key for key in _NEEDED if key not in arrays]:
+        raise DataError(f"{path} lacks {', '.join(missing)}: must hold {', '.join(_NEEDED)}.")
+    class_names = arrays.get("class_names")
+    if class_names is not None and class_names.ndim != 1:
+        raise DataError(f"{path}: class_names has shape {class_names.shape}: must be [C], one name a class.")
+    try:
+        return Dataset.from_arrays(*(arrays[key] for key in _NEEDED), class_names=class_names, name=path.stem)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.lib.npyio.NpzFile):
+                return {key: file[key] for key in (*_NEEDED, "class_names") if key in file}
+    except Exception as error:  # zip, zlib and numpy's header parser each have errors of their own
+        raise DataError(f"cannot read {path}: {error}.") from None
+    raise DataError(f"{path} holds a single array: must be an .npz file with {', '.join(_NEEDED)}.")

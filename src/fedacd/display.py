@@ -1,0 +1,119 @@
+"""What a person sees: progress, tables. The only module that draws on a terminal."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+console = Console(highlight=False, soft_wrap=True)
+
+METRIC_COLUMNS = {
+    "accuracy": "accuracy %",
+    "accuracy_last": "last %",
+    "accuracy_best": "best %",
+    "accuracy_client": "on client labels %",
+    "risk": "risk",
+    "kl_local": "KL(P||Q) local",
+    "kl_test": "KL(P||Q) test",
+}
+
+
+class RoundProgress:
+    """A bar on a terminal, one line a round elsewhere. Call it with every round's record."""
+
+    def __init__(self, label: str, done: int, rounds: int) -> None:
+        self._label, self._done, self._rounds = label, done, rounds
+        self._started_at, self._started = done, time.monotonic()
+        self._accuracy = "-"
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+                TextColumn("{task.fields[status]}"),
+                console=console,
+                expand=True,
+            )
+            self._task = self._bar.add_task(label, total=rounds, completed=done, status="starting")
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        self._done = record["round"]
+        each = (time.monotonic() - self._started) / (self._done - self._started_at)
+        if record["accuracy"] is not None:
+            self._accuracy = f"{100 * record['accuracy']:.2f} %"
+        status = f"accuracy {self._accuracy}, {each:.2f} s/round, {clock(each * (self._rounds - self._done))} left"
+        if self._bar:
+            self._bar.update(self._task, completed=self._done, status=status)
+        else:
+            console.print(f"{self._label}: round {self._done}/{self._rounds}, {status}", markup=False)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 0:42, 12:05 or 3:07:00."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def metrics_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float]]]) -> Table:
+    """A row a run: what sets it apart, then its metrics."""
+    table = Table(
+        caption="Means over the last 10 rounds, beside the last and the best accuracy.", caption_justify="left"
+    )
+    for key in rows[0][0]:
+        table.add_column(key)
+    for title in METRIC_COLUMNS.values():
+        table.add_column(title, justify="right")
+    for names, final in rows:
+        table.add_row(*map(str, names.values()), *(_cell(key, final.get(key)) for key in METRIC_COLUMNS))
+    return table
+
+
+def _cell(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.2f}" if key.startswith("accuracy") else f"{value:.3f}"
+
+
+def plain_table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+class TransferProgress:
+    """Bytes of a download, images of a conversion: what `fedacd.data` reports as (label, done, total)."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, TaskID] = {}
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        if label not in self._tasks:
+            self._tasks[label] = self._bar.add_task(label, total=total)
+        self._bar.update(self._tasks[label], completed=done, total=total)

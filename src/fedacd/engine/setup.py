@@ -1,0 +1,129 @@
+"""From settings to everything a run needs: data, model, method, partition, device, and the whole resolved config."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedacd import data, models, partition
+from fedacd.config import Config
+from fedacd.data import Dataset
+from fedacd.engine.plan import Stream, torch_seed
+from fedacd.errors import ConfigError
+from fedacd.methods import METHODS, Method, find
+from fedacd.models.net import Net
+
+Factory = Callable[..., nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A run that is ready to start; every mistake of the user's has been found by now."""
+
+    config: Config
+    dataset: Dataset
+    method: Method
+    net: Net
+    members: Sequence[NDArray[np.int64]]
+    """The samples of each client."""
+    device: torch.device
+
+    @property
+    def out(self) -> Path:
+        """The run's folder: `run.out`, or a name made from what decides the run."""
+        config = self.config
+        if config.run.out is not None:
+            return Path(config.run.out)
+        skew = f"-beta{config.partition.beta:g}" if "dirichlet" in config.partition.scheme else ""
+        name = f"{self.dataset.name}-{config.method.name}{skew}-seed{config.run.seed}-{config.digest()}"
+        return Path("runs") / name.replace(":", "-")
+
+
+def prepare(
+    values: Mapping[str, Any],
+    *,
+    dataset: Dataset | None = None,
+    model: Factory | None = None,
+    method: Method | None = None,
+    members: Sequence[NDArray[np.int64]] | None = None,
+) -> Setup:
+    """Resolve `section.key` settings; an object given from Python takes the place of the name in the settings."""
+    config = Config.build(values)
+    device = _device(config)
+    if method:
+        kind: type[Method] = type(method)
+        config = config.replace({"method.name": _label(kind), **_options(method)})
+    else:
+        kind = find(config.method.name)
+        kind.build(config.method.options)  # a wrong hyper-parameter is found before any data are read
+
+    if dataset:
+        config = config.replace({"data.name": dataset.name})
+    else:
+        dataset = data.load(config.data.name)
+    if config.data.fingerprint not in (None, dataset.fingerprint):
+        raise ConfigError(
+            f"data.fingerprint = {config.data.fingerprint!r}: the data set {config.data.name} here is another one, "
+            f"{dataset.fingerprint}."
+        )
+    if model:
+        config = config.replace({"model.name": models.label(model)})
+
+    config = config.fill(dataset.defaults)
+    config = config.fill(kind.defaults(dataset.name, str(config.model.name)))
+    found = {"mean": list(dataset.mean), "std": list(dataset.std), "fingerprint": dataset.fingerprint}
+    config = config.fill({f"data.{key}": value for key, value in found.items()})
+    method = kind.build(config.method.options)
+    config = config.replace({"run.device": str(device), **_options(method)})
+
+    weights_seed = torch_seed(config.run.seed, Stream.WEIGHTS)
+    net = models.build(
+        model or str(config.model.name), dataset.shape, dataset.num_classes, config.model.options, weights_seed
+    )
+    return Setup(
+        config=config,
+        dataset=dataset,
+        method=method,
+        net=net,
+        members=_members(config, dataset, members),
+        device=device,
+    )
+
+
+def _device(config: Config) -> torch.device:
+    name, precision = config.run.device, config.run.precision
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+        raise ConfigError(f"run.device = {name!r}: must be cpu, cuda, cuda:N or auto.")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"run.device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu or auto."
+        )
+    if kind == "cpu" and precision == "tf32":
+        raise ConfigError("run.precision = 'tf32': only CUDA devices have it; use fp32 or bf16 on a CPU.")
+    return torch.device(name)
+
+
+def _label(kind: type[Method]) -> str:
+    names = [name for name, known in METHODS.items() if known is kind]
+    return names[0] if names else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _options(method: Method) -> dict[str, Any]:
+    return {f"method.{key}": value for key, value in dataclasses.asdict(method).items()}
+
+
+def _members(
+    config: Config, dataset: Dataset, given: Sequence[NDArray[np.int64]] | None
+) -> Sequence[NDArray[np.int64]]:
+    if given is not None:
+        return partition.check_lists(given, len(dataset.y_train), config.partition)
+    return partition.split(dataset.y_train, dataset.num_classes, config.partition, config.run.seed)

@@ -1,0 +1,80 @@
+"""A trained global model, ready to be asked."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedacd import models
+from fedacd.engine.local import CLEAN_BATCH, Images
+from fedacd.engine.setup import Factory
+from fedacd.errors import DataError
+from fedacd.methods import Method, Shared, Tensors, find
+from fedacd.models.net import Net
+from fedacd.records import read_safetensors
+
+
+class GlobalModel:
+    """Callable: uint8 images [N, H, W, channels] (or [N, H, W]) -> class probabilities [N, C]."""
+
+    def __init__(
+        self,
+        net: Net,
+        method: Method,
+        shared: Shared,
+        *,
+        shape: tuple[int, int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        class_names: Sequence[str],
+    ) -> None:
+        self.net, self.method, self.shared = net, method, shared
+        self.shape, self.class_names = tuple(shape), tuple(class_names)
+        self._mean, self._std = torch.tensor(mean), torch.tensor(std)
+
+    @torch.no_grad()
+    def __call__(self, images: Any) -> Tensor:
+        pixels = torch.as_tensor(images)
+        channels, height, width = self.shape
+        if pixels.ndim == 3 and channels == 1:
+            pixels = pixels[..., None]
+        if pixels.dtype != torch.uint8 or pixels.shape[1:] != (height, width, channels):
+            raise DataError(
+                f"images are {pixels.dtype} {list(pixels.shape)}: must be uint8 [N, {height}, {width}, {channels}]."
+            )
+        self.net.train(False)
+        device = next(iter(self.shared.params.values())).device
+        source = Images(pixels=pixels, labels=torch.empty(0), mean=self._mean, std=self._std)
+        logits = [
+            self.method.predict(self.net, self.shared, source.clean(index).to(device)).cpu()
+            for index in torch.split(torch.arange(len(pixels)), CLEAN_BATCH)
+        ]
+        return torch.cat(logits).softmax(-1)
+
+    def predict(self, images: Any) -> Tensor:
+        """Class numbers [N]; `class_names` says what they mean."""
+        return self(images).argmax(-1)
+
+    @classmethod
+    def load(cls, path: str | Path, *, model: Factory | None = None) -> "GlobalModel":
+        """Read a model.safetensors; a model that was given as a Python callable must be given again."""
+        tensors, metadata = read_safetensors(Path(path))
+        about = json.loads(metadata["fedacd"])
+        shape = tuple(about["shape"])
+        net = models.build(model or about["model"], shape, len(about["class_names"]), about["model_options"], seed=0)
+        parts: dict[str, Tensors] = {part: {} for part in Shared._fields}
+        for name, tensor in tensors.items():
+            part, _, key = name.partition("/")
+            parts[part][key] = tensor
+        return cls(
+            net,
+            find(about["method"]).build(about["method_options"]),
+            Shared(**parts),
+            shape=shape,
+            mean=about["mean"],
+            std=about["std"],
+            class_names=about["class_names"],
+        )

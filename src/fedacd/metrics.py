@@ -1,0 +1,89 @@
+"""How a run is judged, from per-class numbers.
+
+    accuracy         mean over classes of the global model's test accuracy: a test set with uniform labels
+    accuracy_client  the global model's per-class test accuracy weighted by a client's label prior, mean over clients
+    risk             per-class test error of each participant's local model, dotted with every client's prior, mean
+                     over clients, then over participants: the adaptability risk R(w_m) of the paper
+    kl_local         KL(P||Q) of the participants' local models on their own data, mean over the classes they hold
+    kl_test          the same on the test set, over all classes
+
+A class without test samples is left out, and priors are renormalised over the classes that have some.
+
+Shapes: C classes, M clients, R local models.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedacd.methods.common import is_class, kl_to_template, mean_outputs
+
+Tally = dict[str, Tensor]
+"""Sums over samples by true class: `right` [C] correct ones, `seen` [C] all, `sums` [C, C] probability outputs."""
+
+
+def tally(logits: Tensor, y: Tensor) -> Tally:
+    """The sums of one batch."""
+    target = is_class(y, logits.shape[-1]).to(logits.dtype)
+    right = (logits.argmax(-1) == y).to(logits.dtype)
+    return {"right": right @ target, "seen": target.sum(0), "sums": target.mT @ logits.softmax(-1)}
+
+
+def per_class_accuracy(counts: Tally) -> Tensor:
+    """[C] in float64, NaN for a class without samples."""
+    return counts["right"].double() / counts["seen"].double()
+
+
+def mean_over(values: Tensor, priors: Tensor) -> Tensor:
+    """[..., C] per-class values (NaN: no samples) weighted by priors [M, C] -> [..., M]."""
+    known = ~values.isnan()
+    weights = priors * known[..., None, :]
+    weighted = (torch.where(known, values, 0)[..., None, :] * weights).sum(-1)
+    return weighted / weights.sum(-1)
+
+
+def uniform_accuracy(accuracy: Tensor) -> float:
+    return float(accuracy.nanmean())
+
+
+def client_accuracy(accuracy: Tensor, priors: Tensor) -> float:
+    return float(mean_over(accuracy, priors).nanmean())
+
+
+def adaptability_risk(errors: Tensor, priors: Tensor) -> float:
+    """[R, C] per-class errors of local models, [M, C] priors: mean over clients, then over local models."""
+    return float(mean_over(errors, priors).nanmean(-1).mean())
+
+
+def kl_divergence(counts: Tally) -> float:
+    """KL(P||Q) of one model, mean over the classes that have samples."""
+    present = counts["seen"] > 0
+    P = mean_outputs(counts["sums"].double(), counts["seen"].double())
+    return float(kl_to_template(P, present).sum() / present.sum())
+
+
+def label_priors(counts: Tensor) -> Tensor:
+    """[M, C] samples of each class -> label distributions, float64."""
+    return counts.double() / counts.double().sum(-1, keepdim=True)
+
+
+def global_metrics(counts: Tally, priors: Tensor) -> dict[str, Any]:
+    """Of the global model, from its tally on the test set."""
+    accuracy = per_class_accuracy(counts).cpu()
+    return {
+        "accuracy": uniform_accuracy(accuracy),
+        "accuracy_client": client_accuracy(accuracy, priors),
+        "per_class": [None if value != value else value for value in accuracy.tolist()],
+    }
+
+
+def local_metrics(on_test: Sequence[Tally], on_own: Sequence[Tally], priors: Tensor) -> dict[str, Any]:
+    """Of the participants' local models, from their tallies on the test set and on their own data."""
+    errors = 1 - torch.stack([per_class_accuracy(counts) for counts in on_test]).cpu()
+    return {
+        "risk": adaptability_risk(errors, priors),
+        "kl_local": sum(map(kl_divergence, on_own)) / len(on_own),
+        "kl_test": sum(map(kl_divergence, on_test)) / len(on_test),
+    }

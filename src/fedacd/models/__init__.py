@@ -1,0 +1,128 @@
+"""Models by name, and how to bring your own.
+
+A model is chosen by a name of `MODELS`, by `package.module:callable` (the current folder is searched first), or in
+Python by a class or function that makes an nn.Module. Such a factory is called by keyword with what its signature
+names of
+
+    num_classes     C
+    in_channels     1 or 3
+    image_size      (H, W)
+    shape           (channels, H, W)
+
+and with the model's options (`model.width = 32` reaches an argument `width`). A signature with **kwargs takes any
+option, and of the above `num_classes` beside what it names. The option `head` is not passed on: it names the layer that
+makes logits of features (see `fedacd.models.net`).
+"""
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedacd.errors import ModelError, unknown
+from fedacd.models.cnn import CNN, SmallCNN
+from fedacd.models.net import Net, Shape, wrap
+from fedacd.models.resnet import ResNet18
+
+__all__ = ["CNN", "MODELS", "Factory", "Net", "ResNet18", "SmallCNN", "build", "label", "wrap"]
+
+Factory = Callable[..., nn.Module]
+
+MODELS: dict[str, Factory] = {"cnn": CNN, "small-cnn": SmallCNN, "resnet18": ResNet18}
+
+
+def build(name: str | Factory, shape: Shape, num_classes: int, options: Mapping[str, Any], seed: int) -> Net:
+    """The model for images of `shape` (channels, H, W); its initial weights depend on the seed alone."""
+    shown = label(name)
+    factory = _find(name) if isinstance(name, str) else name
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise ModelError(
+            f"model '{shown}' is an object of {type(factory).__name__}: give the class or a function that makes the "
+            "nn.Module, so that every seed starts from weights of its own."
+        )
+    options = dict(options)
+    head = options.pop("head", None)
+    if head is not None and not isinstance(head, str):
+        raise ModelError(f"model.head = {head!r}: must be the name of a layer.")
+    arguments = _arguments(factory, shown, shape, num_classes, options)
+    # A key of its own: no other draw of the run starts from the same numbers.
+    start = np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(1, np.uint64)[0]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(start))
+        module = _call(factory, shown, arguments)
+        return wrap(module, shape, num_classes, head, name=shown)
+
+
+def label(name: str | Factory) -> str:
+    """What a record calls a model: the name itself, or 'package.module:qualname' of a factory."""
+    if isinstance(name, str):
+        return name
+    if isinstance(name, functools.partial):
+        return label(name.func)
+    named = name if hasattr(name, "__qualname__") else type(name)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _find(name: str) -> Factory:
+    """The factory of a registered name or of `package.module:callable`."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        if name not in MODELS:
+            raise ModelError(unknown("model", name, MODELS) + " Your own: package.module:callable.")
+        return MODELS[name]
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # and there it stays: worker processes must find the module again
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise ModelError(f"model '{name}': cannot import '{module_name}': {type(error).__name__}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ModelError(f"model '{name}': '{module_name}' has no '{attribute}'.")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ModelError(f"model '{name}': '{attribute}' is not callable but {type(found).__name__}.")
+    factory: Factory = found
+    return factory
+
+
+def _arguments(
+    factory: Factory, shown: str, shape: Shape, num_classes: int, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What to call the factory with; an option that it does not take is refused."""
+    context = {"num_classes": num_classes, "in_channels": shape[0], "image_size": shape[1:], "shape": shape}
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    except ValueError:  # compiled code without a signature
+        parameters, open_ended = {}.values(), True
+    accepted = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    for option in options:
+        if option in context or not (option in accepted or open_ended):
+            known = accepted - context.keys() | {"head"}
+            raise ModelError(f"model.{option} for model '{shown}': " + unknown("option", option, known))
+    if open_ended:
+        accepted.add("num_classes")
+    return {key: value for key, value in context.items() if key in accepted} | dict(options)
+
+
+def _call(factory: Factory, shown: str, arguments: Mapping[str, Any]) -> nn.Module:
+    try:
+        module = factory(**arguments)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"model '{shown}', called with {', '.join(arguments) or 'nothing'}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"model '{shown}' must make an nn.Module, not {type(module).__name__}.")
+    return module

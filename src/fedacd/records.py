@@ -1,0 +1,317 @@
+"""A run's folder: written atomically, resumable, readable by other tools.
+
+    config.toml         the whole resolved config
+    env.json            versions, device, git commit; start and end of every session of the run
+    partition.npz       which samples each client holds: client_0, client_1, ...
+    rounds.jsonl        one line a round
+    state.safetensors   Server, Clients and round: the checkpoint, replaced as a whole
+    model.safetensors   the global model at the end; its metadata says all that inference needs
+    .lock               held by the process that writes
+
+A round's line is on the disk before its checkpoint. A run killed between the two has one line too many; it is dropped
+on resume and the round is done again.
+"""
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+
+from fedacd.config import Config, read_toml
+from fedacd.errors import RecordError
+from fedacd.methods import Client, Server, Shared, Tensors
+
+FORMAT = "1"
+CONFIG, ENV, PARTITION, ROUNDS = "config.toml", "env.json", "partition.npz", "rounds.jsonl"
+STATE, MODEL, LOCK = "state.safetensors", "model.safetensors", ".lock"
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to write into a message."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RecordError(
+            f"cannot write {path}: {reason}. What was saved before is intact; make room or choose another folder "
+            "(run.out), then run the same command again."
+        ) from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: after a crash at any moment it is the old one or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    with _writing(path):
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class State(NamedTuple):
+    """A checkpoint: all that a run needs to go on."""
+
+    round: int
+    """The last finished one."""
+    server: Server
+    clients: list[Client]
+
+
+class RunFolder:
+    """An open run folder. Holds the lock until it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the folder, made if need be. Refused: one in use, or one with something else in it."""
+        self.path = path
+        with _writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            foreign = [entry.name for entry in path.iterdir() if entry.name not in (LOCK, ENV, f"{ENV}.partial")]
+        if foreign and not (path / CONFIG).exists() and not _half_made(foreign):
+            raise RecordError(
+                f"{path} is not empty and holds no fedacd run (it has {min(foreign)}): choose another run.out."
+            )
+        with _writing(path):
+            self._lock = (path / LOCK).open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise RecordError(f"{path} is in use by another process: wait for it, or choose another run.out.") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
+    def start(self, config: Config, partition: Sequence[NDArray[np.int64]]) -> None:
+        """Write down a new run, or make sure that the folder holds this very run."""
+        if (self.path / CONFIG).exists():
+            _require_same(self.path, config, partition)
+            return
+        write_atomically(self.path / PARTITION, _npz({f"client_{i}": members for i, members in enumerate(partition)}))
+        # The config comes last: a folder that has one is complete.
+        write_atomically(self.path / CONFIG, config.to_toml().encode())
+
+    def resume(self) -> State | None:
+        """The checkpoint, and rounds.jsonl cut back to it; None for a run that has none yet."""
+        state = load_state(self.path / STATE) if (self.path / STATE).exists() else None
+        done = state.round if state else 0
+        lines = read_rounds(self.path)
+        if len(lines) < done:
+            raise RecordError(
+                f"{self.path / ROUNDS} is damaged: it has {len(lines)} whole lines, but {STATE} is of round {done}."
+            )
+        write_atomically(self.path / ROUNDS, "".join(_line(line) for line in lines[:done]).encode())
+        return state
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a round's line, and make sure that it is on the disk."""
+        path = self.path / ROUNDS
+        with _writing(path), path.open("ab") as file:
+            file.write(_line(record).encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def save_state(self, state: State) -> None:
+        metadata = {"format": FORMAT, "round": str(state.round), "clients": str(len(state.clients))}
+        write_atomically(self.path / STATE, safetensors.torch.save(_flatten(state), metadata))
+
+    def save_model(self, shared: Shared, metadata: Mapping[str, Any]) -> None:
+        tensors = {f"{part}/{name}": t for part, group in shared._asdict().items() for name, t in group.items()}
+        text = {"format": FORMAT, "fedacd": json.dumps(metadata)}
+        write_atomically(self.path / MODEL, safetensors.torch.save(_plain(tensors), text))
+
+    @contextlib.contextmanager
+    def session(self, device: torch.device, done: int) -> Iterator[None]:
+        """Note in env.json who works on the run from which round on, and when; `ended` stays null after a kill."""
+        path = self.path / ENV
+        sessions = read_json(path)["sessions"] if path.exists() else []
+        now = {"from_round": done, "started": _time(), "ended": None, **environment(device)}
+
+        def write() -> None:
+            write_atomically(path, (json.dumps({"sessions": [*sessions, now]}, indent=2) + "\n").encode())
+
+        write()
+        yield
+        now["ended"] = _time()
+        write()
+
+
+def _time() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions and hardware, so that a number can be traced to what made it."""
+    from fedacd import __version__
+
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "fedacd": __version__,
+        "commit": commit.stdout.strip() or None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _half_made(names: Sequence[str]) -> bool:
+    """Whether a folder without a config holds only what `start` writes before it."""
+    return {name.removesuffix(".partial") for name in names} <= {PARTITION, CONFIG}
+
+
+def _npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _require_same(path: Path, config: Config, partition: Sequence[NDArray[np.int64]]) -> None:
+    there, here = Config.build(read_toml(path / CONFIG)).identity(), config.identity()
+    for key in sorted(there.keys() | here.keys()):
+        if there.get(key) != here.get(key):
+            raise RecordError(
+                f"{path} holds another run: {key} is {there.get(key)!r} there and {here.get(key)!r} here. "
+                "Choose another run.out, or remove the folder to start afresh."
+            )
+    held = read_partition(path)
+    if len(held) != len(partition) or not all(np.array_equal(a, b) for a, b in zip(held, partition, strict=True)):
+        raise RecordError(f"{path} holds another run: its clients have other samples. Choose another run.out.")
+
+
+def _flatten(state: State) -> Tensors:
+    server = state.server
+    flat = {f"params/{k}": v for k, v in server.shared.params.items()}
+    flat |= {f"extra/{k}": v for k, v in server.shared.extra.items()}
+    flat |= {f"hidden/{k}": v for k, v in server.hidden.items()}
+    for number, client in enumerate(state.clients):
+        flat[f"client/{number}/counts"] = client.counts
+        flat |= {f"client/{number}/private/{k}": v for k, v in client.private.items()}
+        flat |= {f"client/{number}/memo/{k}": v for k, v in client.memo.items()}
+    return _plain(flat)
+
+
+def _plain(tensors: Tensors) -> Tensors:
+    """On the CPU and contiguous, each with memory of its own, as safetensors wants them."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _below(flat: Tensors, prefix: str) -> Tensors:
+    return {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
+
+
+def read_safetensors(path: Path) -> tuple[Tensors, dict[str, str]]:
+    """Tensors and metadata of a file; damage is a RecordError."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError) as error:
+        raise RecordError(
+            f"{path} is damaged or cut short ({error}). Restore a copy of it, or remove it to start from round 1."
+        ) from None
+
+
+def load_state(path: Path) -> State:
+    """Read a checkpoint."""
+    flat, metadata = read_safetensors(path)
+    if metadata.get("format") != FORMAT:
+        raise RecordError(f"{path} is a checkpoint of format {metadata.get('format')}, this version reads {FORMAT}.")
+    server = Server(Shared(_below(flat, "params/"), _below(flat, "extra/")), _below(flat, "hidden/"))
+    clients = [
+        Client(
+            flat[f"client/{number}/counts"],
+            _below(flat, f"client/{number}/private/"),
+            _below(flat, f"client/{number}/memo/"),
+        )
+        for number in range(int(metadata["clients"]))
+    ]
+    return State(int(metadata["round"]), server, clients)
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"cannot read {path}: {error}.") from None
+
+
+def read_rounds(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of rounds.jsonl; a last line that a crash cut short is left out."""
+    path = folder / ROUNDS
+    try:
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except (OSError, ValueError) as error:
+        raise RecordError(f"cannot read {path}: {error}.") from None
+
+
+def read_partition(folder: Path) -> list[NDArray[np.int64]]:
+    path = folder / PARTITION
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return [arrays[f"client_{i}"] for i in range(len(arrays.files))]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise RecordError(f"cannot read {path}: {error}.") from None
+
+
+def read_config(folder: Path) -> Config:
+    """The config of a run folder."""
+    if not (folder / CONFIG).exists():
+        raise RecordError(f"{folder} holds no fedacd run: there is no {CONFIG}.")
+    return Config.build(read_toml(folder / CONFIG))
+
+
+SUMMARISED = ("accuracy", "accuracy_client", "risk", "kl_local", "kl_test")
+
+
+def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean over the last ten rounds of every metric, and the last and the best accuracy."""
+    measured = [line for line in rounds if line.get("accuracy") is not None]
+    if not measured:
+        return {}
+    late = [line for line in measured if line["round"] > rounds[-1]["round"] - 10]
+    means = {key: sum(line[key] for line in late) / len(late) for key in SUMMARISED}
+    accuracies = [line["accuracy"] for line in measured]
+    return means | {"accuracy_last": accuracies[-1], "accuracy_best": max(accuracies)}
