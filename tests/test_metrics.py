@@ -14,7 +14,7 @@ from fedacd import metrics
 NAN = math.nan
 
 
-def priors_strategy(num_classes: int, num_clients: int) -> st.SearchStrategy[np.ndarray]:  # type: ignore[type-arg]
+def priors_strategy(num_classes: int, num_clients: int) -> st.SearchStrategy[np.ndarray]:
     raw = arrays(np.float64, (num_clients, num_classes), elements=st.floats(0.001, 1))
     return raw.map(lambda a: a / a.sum(1, keepdims=True))
 
@@ -106,7 +106,11 @@ def test_label_priors() -> None:
 
 def test_local_metrics_average_over_participants() -> None:
     counts = [
-        {"right": torch.tensor([r, 1.0]), "seen": torch.tensor([2.0, 2]), "sums": torch.tensor([[1.8, 0.2], [0.4, 1.6]])}
+        {
+            "right": torch.tensor([r, 1.0]),
+            "seen": torch.tensor([2.0, 2]),
+            "sums": torch.tensor([[1.8, 0.2], [0.4, 1.6]]),
+        }
         for r in (1.0, 2.0)
     ]
     found = metrics.local_metrics(counts, counts, torch.tensor([[0.5, 0.5]], dtype=torch.float64))

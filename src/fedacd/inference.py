@@ -1,6 +1,5 @@
 """A trained global model, ready to be asked."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,8 +60,7 @@ class GlobalModel:
     @classmethod
     def load(cls, path: str | Path, *, model: Factory | None = None) -> "GlobalModel":
         """Read a model.safetensors; a model that was given as a Python callable must be given again."""
-        tensors, metadata = read_safetensors(Path(path))
-        about = json.loads(metadata["fedacd"])
+        tensors, about = read_safetensors(Path(path), "model")
         shape = tuple(about["shape"])
         net = models.build(model or about["model"], shape, len(about["class_names"]), about["model_options"], seed=0)
         parts: dict[str, Tensors] = {part: {} for part in Shared._fields}

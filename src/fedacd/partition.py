@@ -175,7 +175,7 @@ def _shards(sizes: Ints, settings: Partition, rng: Generator) -> Ints:
 
 
 def _choose_classes(num_classes: int, settings: Partition, rng: Generator) -> NDArray[np.bool_]:
-    """Which client holds which class, [K, C]: equally many classes a client, and as nearly clients a class."""
+    """Which client holds which class, [K, C]; the numbers of clients that two classes have differ by at most one."""
     each, clients = settings.classes_per_client, settings.clients
     if each > num_classes:
         raise ConfigError(

@@ -34,7 +34,7 @@ from fedacd.config import Config, read_toml
 from fedacd.errors import RecordError
 from fedacd.methods import Client, Server, Shared, Tensors
 
-FORMAT = "1"
+FORMAT = 1
 CONFIG, ENV, PARTITION, ROUNDS = "config.toml", "env.json", "partition.npz", "rounds.jsonl"
 STATE, MODEL, LOCK = "state.safetensors", "model.safetensors", ".lock"
 
@@ -142,13 +142,12 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def save_state(self, state: State) -> None:
-        metadata = {"format": FORMAT, "round": str(state.round), "clients": str(len(state.clients))}
-        write_atomically(self.path / STATE, safetensors.torch.save(_flatten(state), metadata))
+        about = {"holds": "checkpoint", "round": state.round, "clients": len(state.clients)}
+        write_safetensors(self.path / STATE, _flatten(state), about)
 
-    def save_model(self, shared: Shared, metadata: Mapping[str, Any]) -> None:
+    def save_model(self, shared: Shared, about: Mapping[str, Any]) -> None:
         tensors = {f"{part}/{name}": t for part, group in shared._asdict().items() for name, t in group.items()}
-        text = {"format": FORMAT, "fedacd": json.dumps(metadata)}
-        write_atomically(self.path / MODEL, safetensors.torch.save(_plain(tensors), text))
+        write_safetensors(self.path / MODEL, tensors, {"holds": "model", **about})
 
     @contextlib.contextmanager
     def session(self, device: torch.device, done: int) -> Iterator[None]:
@@ -210,7 +209,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def _require_same(path: Path, config: Config, partition: Sequence[NDArray[np.int64]]) -> None:
     there, here = Config.build(read_toml(path / CONFIG)).identity(), config.identity()
-    for key in sorted(there.keys() | here.keys()):
+    for key in there | here:
         if there.get(key) != here.get(key):
             raise RecordError(
                 f"{path} holds another run: {key} is {there.get(key)!r} there and {here.get(key)!r} here. "
@@ -230,24 +229,30 @@ def _flatten(state: State) -> Tensors:
         flat[f"client/{number}/counts"] = client.counts
         flat |= {f"client/{number}/private/{k}": v for k, v in client.private.items()}
         flat |= {f"client/{number}/memo/{k}": v for k, v in client.memo.items()}
-    return _plain(flat)
-
-
-def _plain(tensors: Tensors) -> Tensors:
-    """On the CPU and contiguous, each with memory of its own, as safetensors wants them."""
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    return flat
 
 
 def _below(flat: Tensors, prefix: str) -> Tensors:
     return {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
 
 
-def read_safetensors(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """Tensors and metadata of a file; damage is a RecordError."""
+def write_safetensors(path: Path, tensors: Tensors, about: Mapping[str, Any]) -> None:
+    """Replace a file of tensors. The same content gives the same bytes: all metadata are under one key."""
+    # Each tensor with memory of its own, on the CPU and contiguous, as safetensors wants them.
+    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    metadata = {"fedacd": json.dumps({"format": FORMAT, **about}, sort_keys=True)}
+    write_atomically(path, safetensors.torch.save(plain, metadata))
+
+
+def read_safetensors(path: Path, holds: str) -> tuple[Tensors, dict[str, Any]]:
+    """Tensors and metadata of a file that holds a 'checkpoint' or a 'model'; anything else is a RecordError."""
     try:
         with safetensors.safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError) as error:
+            about = json.loads((file.metadata() or {}).get("fedacd", "{}"))
+            if about.get("holds") != holds or about.get("format") != FORMAT:
+                raise RecordError(f"{path} is not a {holds} of format {FORMAT}.")
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise RecordError(
             f"{path} is damaged or cut short ({error}). Restore a copy of it, or remove it to start from round 1."
         ) from None
@@ -255,9 +260,7 @@ def read_safetensors(path: Path) -> tuple[Tensors, dict[str, str]]:
 
 def load_state(path: Path) -> State:
     """Read a checkpoint."""
-    flat, metadata = read_safetensors(path)
-    if metadata.get("format") != FORMAT:
-        raise RecordError(f"{path} is a checkpoint of format {metadata.get('format')}, this version reads {FORMAT}.")
+    flat, about = read_safetensors(path, "checkpoint")
     server = Server(Shared(_below(flat, "params/"), _below(flat, "extra/")), _below(flat, "hidden/"))
     clients = [
         Client(
@@ -265,9 +268,9 @@ def load_state(path: Path) -> State:
             _below(flat, f"client/{number}/private/"),
             _below(flat, f"client/{number}/memo/"),
         )
-        for number in range(int(metadata["clients"]))
+        for number in range(about["clients"])
     ]
-    return State(int(metadata["round"]), server, clients)
+    return State(about["round"], server, clients)
 
 
 def read_json(path: Path) -> Any:

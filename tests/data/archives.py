@@ -82,7 +82,8 @@ class Sample:
 
     def npz(self) -> bytes:
         buffer = io.BytesIO()
-        np.savez(buffer, **{key: np.asarray(value) for key, value in vars(self).items()})
+        arrays: dict[str, Any] = {key: np.asarray(value) for key, value in vars(self).items()}
+        np.savez(buffer, **arrays)
         return buffer.getvalue()
 
 

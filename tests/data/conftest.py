@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import os
-import re
 import socket
 import struct
 import threading
@@ -56,46 +55,52 @@ class Site:
         """Errors to answer with, first of all"""
 
 
+class _Handler(BaseHTTPRequestHandler):
+    site: Site
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        site, name, wanted = self.site, self.path.lstrip("/"), self.headers["Range"]
+        site.asked.append((name, wanted))
+        if status := next(site.status, 404 if name not in site.files else 0):
+            self.send_error(status)
+            return
+        data = site.files[name]
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and site.ranges else 0
+        if start and start >= len(data):
+            self._head(416, {"Content-Range": f"bytes */{len(data)}"})
+            return
+        headers = {"Content-Length": str(len(data) - start)}
+        if start:
+            headers |= {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} | site.headers
+        self._head(206 if start else 200, headers)
+        limit = next(site.limits, None)
+        self.wfile.write(data[start:][:limit])
+        if limit is not None and site.reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(self.connection.detach())
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.end_headers()
+
+
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args: Any) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            name, wanted = self.path.lstrip("/"), self.headers["Range"]
-            site.asked.append((name, wanted))
-            if status := next(site.status, 404 if name not in site.files else 0):
-                return self.send_error(status)
-            data = site.files[name]
-            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if wanted and site.ranges else 0  # type: ignore[index]
-            if start and start >= len(data):
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(data)}")
-                return self.end_headers()
-            self.send_response(206 if start else 200)
-            headers = {"Content-Length": str(len(data) - start)}
-            if start:
-                headers |= {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} | site.headers
-            for key, value in headers.items():
-                self.send_header(key, value)
-            self.end_headers()
-            self._send(data[start:], next(site.limits, None))
-            return None
-
-        def _send(self, body: bytes, limit: int | None) -> None:
-            self.wfile.write(body[:limit])
-            if limit is not None and site.reset:
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                os.close(self.connection.detach())
+    class Handler(_Handler):
+        pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    site = Site(f"http://127.0.0.1:{server.server_port}/")
+    Handler.site = Site(f"http://127.0.0.1:{server.server_port}/")
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield site
+    yield Handler.site
     server.shutdown()
     thread.join()
     server.server_close()

@@ -89,7 +89,8 @@ class TestOpenCache:
         make()
         path = root / "mine" / f"{key}.npy"
         path.write_bytes(path.read_bytes()[:size])
-        with pytest.raises(DataError, match=rf"{key}\.npy .*run `fedacd data get mine`.*`fedacd data import` again"):
+        expected = rf"{key}\.npy .*run `fedacd data get mine` again; .* run `fedacd data import` again"
+        with pytest.raises(DataError, match=expected):
             cache.open_cache("mine")
 
     @pytest.mark.parametrize("key", cache.ARRAYS)

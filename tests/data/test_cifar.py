@@ -1,7 +1,7 @@
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -61,6 +61,16 @@ class TestUnpickle:
         assert np.array_equal(content[b"data"], data)
         assert content[b"labels"] == [1, 2, 3]
         assert content[b"name"] == b"x"
+
+    @pytest.mark.parametrize("protocol", [3, 4])
+    @pytest.mark.parametrize("order", ["C", "F"])
+    def test_python3(self, protocol: int, order: Literal["C", "F"]) -> None:
+        data = np.arange(12, dtype=np.uint8).reshape(3, 4).copy(order)
+        assert np.array_equal(unpickle(pickle.dumps({b"data": data}, protocol), "file")[b"data"], data)
+
+    def test_other_arrays_are_refused(self) -> None:
+        with pytest.raises(DataError, match="file: the pickle holds an array that is not of uint8"):
+            unpickle(pickle.dumps({b"data": np.zeros(3)}, 4), "file")
 
     def test_texts_of_python3_serve_as_keys(self) -> None:
         assert unpickle(pickle.dumps({"labels": [1]}), "file") == {b"labels": [1]}

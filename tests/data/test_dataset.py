@@ -84,9 +84,10 @@ class TestFromArrays:
             ({"y_train": list("abcabc")}, "y_train has dtype <U1: must be whole numbers"),
             ({"y_train": [0, 1, -1, 0, 1, -2]}, r"y_train\[2\] = -1: labels must be 0 to 1"),
             ({"y_train": [-1] * 6, "y_test": [-1, -1]}, r"y_train\[0\] = -1: labels must be 0 or more"),
-            ({"y_test": [0, 7], "class_names": "abc".split() * 3}, r"y_test\[1\] = 7: labels must be 0 to 2"),
-            ({"y_train": [0] * 6, "y_test": [0, 0]}, "there is 1 class: must be 2 or more"),
-            ({"y_train": [0] * 6, "y_test": [0, 0], "class_names": ["a"]}, "there is 1 class"),
+            ({"y_test": [0, 7], "class_names": ["abc"] * 3}, r"y_test\[1\] = 7: labels must be 0 to 2"),
+            ({"y_train": [0] * 6, "y_test": [0, 0]}, "all labels are 0: there must be 2 classes or more"),
+            ({"class_names": ["a"]}, r"class_names = \['a'\]: must be 2 names or more"),
+            ({"class_names": []}, r"class_names = \[\]: must be 2 names or more"),
             ({"y_test": [0, 10**12]}, r"y_test\[1\] = 1000000000000: labels must be 0 to 999999"),
             ({"y_test": np.array([0, 2**64 - 1], np.uint64)}, r"y_test\[1\] = 18446744073709551615"),
             ({"class_names": "abc"}, "class_names = 'abc': must be a list"),
@@ -112,8 +113,8 @@ class TestStatistics:
     def test_by_hand(self) -> None:
         x = np.array([[[[0, 51, 7]]], [[[255, 102, 7]]]], np.uint8)  # two images of one pixel
         dataset = Dataset.from_arrays(x, [0, 1], x, [0, 1])
-        assert dataset.mean == (0.5, pytest.approx(0.3), 7 / 255)
-        assert dataset.std == (0.5, pytest.approx(0.1), 1.0)  # a constant channel: 1
+        assert dataset.mean == pytest.approx((0.5, 0.3, 7 / 255))
+        assert dataset.std == pytest.approx((0.5, 0.1, 1.0))  # a constant channel: 1
 
     def test_blocks_are_put_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = make()
@@ -132,7 +133,7 @@ class TestFingerprint:
         assert make().fingerprint == "10bcb7181c7804c3"
 
     def test_name_and_defaults_do_not_count(self) -> None:
-        assert make(name="b", class_names="x y z".split()).fingerprint == make().fingerprint
+        assert make(name="b", class_names=["x", "y", "z"]).fingerprint == make().fingerprint
 
     @given(st.sampled_from(["x_train", "x_test", "y_train", "y_test"]), st.integers(0, 10**6))
     def test_every_value_counts(self, key: str, place: int) -> None:

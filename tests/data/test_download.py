@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_too_much_is_thrown_away(site: Site, part: Path) -> None:
 def test_cut_for_ever(site: Site, part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(download, "PAUSE", 0.25)
-    monkeypatch.setattr(download.time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     site.files["file"], site.limits = BODY, itertools.chain([100_000], itertools.repeat(0))
     with pytest.raises(DataError, match=r"5 times in a row; 100000 bytes are here, and the same command goes on"):
         fetch(site, part)

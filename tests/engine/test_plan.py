@@ -13,7 +13,9 @@ from fedacd.engine.plan import LocalPlan, local_plan, participants
 DATA = Data(crop=4, flip=True)
 
 
-def plan(n: int = 150, seed: int = 0, round_: int = 1, client: int = 2, data: Data = DATA, **train: object) -> LocalPlan:
+def plan(
+    n: int = 150, seed: int = 0, round_: int = 1, client: int = 2, data: Data = DATA, **train: object
+) -> LocalPlan:
     return local_plan(seed, round_, client, n, Train.build({"mixup": True, **train}), data)
 
 

@@ -61,9 +61,7 @@ def one_round(name: str, net: Net, images: Images, members: Tensor, **train: Any
 
 
 @ALL
-@pytest.mark.parametrize(
-    ("classes", "size"), [((3,), 12), ((3,), 1), ((0, 1, 2), 17), (tuple(range(10)), 40)], ids=str
-)
+@pytest.mark.parametrize(("classes", "size"), [((3,), 12), ((3,), 1), ((0, 1, 2), 17), (tuple(range(10)), 40)], ids=str)
 def test_odd_clients_work(name: str, classes: tuple[int, ...], size: int, net: Net, images: Images) -> None:
     """One class, one sample, a last batch of one sample, every class."""
     members = members_of(images, classes, size)

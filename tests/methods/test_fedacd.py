@@ -213,7 +213,8 @@ def test_check_of_the_score(V: float, reason: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("lam", -1), ("tau", 1.0), ("missing", 0), ("refresh", "never"), ("score", "max"), ("lam", "x")]
+    ("field", "value"),
+    [("lam", -1), ("tau", 1.0), ("missing", 0), ("refresh", "never"), ("score", "max"), ("lam", "x")],
 )
 def test_bad_hyper_parameters_are_named(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"method\.{field} = "):

@@ -160,6 +160,7 @@ NO_HEAD: dict[str, Callable[[Forward, Tensor], object]] = {
     "residual": lambda m, x: m.b(m.a(x)) + x[:, :C],
     "weight by hand": lambda m, x: F.linear(m.a(x), m.b.weight, m.b.bias),
     "three-dimensional features": lambda m, x: m.b(m.a(torch.stack([x, -x], 1))).amax(1),
+    "features of one image for all": lambda m, x: m.b(m.a(0 * x))[: 1 if isinstance(m.b, nn.Identity) else None],
     "not used": lambda m, x: m.a(x)[:, :C],
 }
 

@@ -9,6 +9,7 @@ A cache appears whole or not at all: it is written beside its place and renamed.
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -31,9 +32,17 @@ _META = "meta.json"
 def root() -> Path:
     """Where data sets are kept: $FEDACD_DATA, otherwise fedacd in the user's cache folder."""
     if chosen := os.environ.get("FEDACD_DATA"):
-        return Path(chosen).expanduser()
+        return user_path(chosen)
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "fedacd"
+
+
+def user_path(text: str) -> Path:
+    """A path as a user writes it, ~ included."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise DataError(f"{text}: there is no such user.") from None
 
 
 def check_name(name: str) -> None:
@@ -41,10 +50,10 @@ def check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
         raise DataError(
             f"'{name}' cannot be the name of a data set: letters, digits, '.', '_' and '-' are allowed, "
-            "and the first must be a letter, a digit or '_'; choose another with --name."
+            "and the first must be a letter, a digit or '_'."
         )
     if name in ("digits", "downloads") or name.endswith(".npz"):
-        raise DataError(f"'{name}' cannot be the name of a data set: it means something else; choose another.")
+        raise DataError(f"'{name}' cannot be the name of a data set: it means something else.")
 
 
 def exists(name: str) -> bool:
@@ -126,7 +135,10 @@ def _open_array(name: str, key: str, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def _again(name: str) -> str:
-    return f"run `fedacd data get {name}`, or remove {root() / name} and run `fedacd data import` again."
+    return (
+        f"run `fedacd data get {name}` again; if it was imported, remove {root() / name} "
+        "and run `fedacd data import` again."
+    )
 
 
 @contextlib.contextmanager
@@ -164,9 +176,9 @@ def building(name: str) -> Iterator[Path]:
             place.rename(old)
         new.rename(place)
         _sync(root())
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def write(folder: Path, dataset: Dataset, source: str) -> None:
@@ -191,14 +203,18 @@ def write(folder: Path, dataset: Dataset, source: str) -> None:
     _sync(path)
 
 
-def new_images(folder: Path, key: str, shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:
-    """An array of images that lies in the folder of `building` and is filled by the caller."""
+def new_images(folder: Path, key: str, shape: tuple[int, int, int, int]) -> "np.memmap[Any, np.dtype[np.uint8]]":
+    """An array of images in the folder of `building`, which the caller fills and flushes."""
     path = folder / f"{key}.npy"
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    array: np.memmap[Any, np.dtype[np.uint8]] = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):
         # Without room on the disk, writing to a memory map kills the process; this raises OSError instead.
         with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+            try:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot reserve room
+                    raise
     return array
 
 

@@ -19,13 +19,39 @@ from fedacd.data.dataset import Arrays, Images
 from fedacd.data.download import Progress
 from fedacd.errors import DataError
 
-# numpy moved the module once; its own arrays tell where the function is now.
-_RECONSTRUCT = np.empty(0).__reduce__()[0]
+
+class _Dtype:
+    """What a pickle says of an array's type."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        self.code = code
+
+    def __setstate__(self, state: object) -> None:
+        pass  # byte order and the like, which bytes do not have
+
+
+class _Array:
+    """An array of uint8 from a pickle. numpy's own classes trust a pickle, and a damaged one can crash them."""
+
+    def __init__(self) -> None:
+        self.values = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, is_fortran, raw = state
+        if not isinstance(dtype, _Dtype) or dtype.code not in (b"u1", "u1"):
+            raise DataError("the pickle holds an array that is not of uint8.")
+        self.values = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if is_fortran else "C")
+
+
+def _reconstruct(*_: object) -> _Array:
+    return _Array()
+
+
 _ADMITTED = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,  # numpy 1
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,  # numpy 2
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
 }
 
 
@@ -46,7 +72,10 @@ def unpickle(data: bytes, label: str) -> dict[bytes, Any]:
         raise DataError(f"cannot read {label}: {error}.") from None
     if not isinstance(content, dict):
         raise DataError(f"{label} holds a {type(content).__name__}: must be a dictionary.")
-    return {key.encode() if isinstance(key, str) else key: value for key, value in content.items()}
+    return {
+        key.encode() if isinstance(key, str) else key: value.values if isinstance(value, _Array) else value
+        for key, value in content.items()
+    }
 
 
 class Layout(NamedTuple):
@@ -89,7 +118,7 @@ def read_cifar(layout: Layout, files: Sequence[Path], folder: Path, progress: Pr
 
 def _images(batch: dict[bytes, Any], path: Path) -> Images:
     rows = batch.get(b"data")
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != 3072:
+    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] != 3072:
         raise DataError(f"{path}: 'data' of a batch is not an array of uint8 [N, 3072].")
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 

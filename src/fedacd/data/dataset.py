@@ -199,11 +199,13 @@ def _labelled(y_train: Any, y_test: Any, class_names: Iterable[str] | None) -> t
     if isinstance(class_names, str):
         raise DataError(f"class_names = {class_names!r}: must be a list of names, one a class.")
     names = None if class_names is None else tuple(_text(name) for name in class_names)
+    if names is not None and len(names) < 2:
+        raise DataError(f"class_names = {list(names)}: must be 2 names or more.")
     limit = int(max(train.max(), test.max())) + 1 if names is None else len(names)
     check_labels(train, "y_train", min(limit, _MOST_CLASSES))
     check_labels(test, "y_test", min(limit, _MOST_CLASSES))
     if limit < 2:
-        raise DataError(f"there is {limit} class: must be 2 or more.")
+        raise DataError("all labels are 0: there must be 2 classes or more.")
     names = names or tuple(str(label) for label in range(limit))
     return names, read_only(train.astype(np.int64)), read_only(test.astype(np.int64))
 

@@ -3,7 +3,8 @@
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedacd.data import cache, download
@@ -12,6 +13,9 @@ from fedacd.data.download import Progress
 from fedacd.data.named import NAMED, File, Named
 from fedacd.data.sources import as_named, load, read_path
 from fedacd.errors import DataError, unknown
+
+# What reading a damaged archive raises; RuntimeError is zipfile's for what looks encrypted or of another version.
+_DAMAGE = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 
 
 def get(name: str, *, source: str | None = None, progress: Progress | None = None) -> Dataset:
@@ -29,15 +33,12 @@ def get(name: str, *, source: str | None = None, progress: Progress | None = Non
     if source is None and (present := _present(name)):
         return present
     report = progress or (lambda label, done, total: None)
-    try:
-        with cache.lock(name):
-            files = _archives(known, source, report)
-            _convert(known, files, source, report)
-            if source is None or download.is_address(source):
-                for path in files:
-                    path.unlink()
-    except OSError as error:
-        raise DataError(f"cannot write the data set '{name}' to {cache.root()}: {error.strerror or error}.") from None
+    with _making(name):
+        files = _archives(known, source, report)
+        _convert(known, files, source, report)
+        if source is None or download.is_address(source):
+            for path in files:
+                path.unlink()
     return load(name)
 
 
@@ -53,22 +54,23 @@ def import_data(source: str, *, name: str | None = None, size: int | None = None
     cache.check_name(name)
     if isinstance(size, bool) or (size is not None and size < 1):
         raise DataError(f"size = {size}: must be a whole number, at least 1.")
-    try:
-        _refuse_existing(name)
+    place = cache.root() / name
+    with _making(name):
+        if place.exists():
+            raise DataError(f"{place} is there already, and nothing is overwritten: remove it first, or choose --name.")
         dataset = as_named(read_path(source, size), name, source)
-        with cache.lock(name):
-            _refuse_existing(name)
-            with cache.building(name) as folder:
-                cache.write(folder, dataset, source)
-    except OSError as error:
-        raise DataError(f"cannot write the data set '{name}' to {cache.root()}: {error.strerror or error}.") from None
+        with cache.building(name) as folder:
+            cache.write(folder, dataset, source)
     return load(name)
 
 
-def _refuse_existing(name: str) -> None:
-    place = cache.root() / name
-    if place.exists():
-        raise DataError(f"{place} is there already, and nothing is overwritten: remove it first, or choose --name.")
+@contextmanager
+def _making(name: str) -> Iterator[None]:
+    try:
+        with cache.lock(name):
+            yield
+    except OSError as error:
+        raise DataError(f"cannot make the data set '{name}' in {cache.root()}: {error}.") from None
 
 
 def _present(name: str) -> Dataset | None:
@@ -82,7 +84,7 @@ def _archives(known: Named, source: str | None, progress: Progress) -> list[Path
     """The official files, downloaded if need be and verified."""
     if source is None or download.is_address(source):
         return [_download(known, file, source, progress) for file in known.files]
-    place = Path(source).expanduser()
+    place = cache.user_path(source)
     paths = [place / file.name for file in known.files] if place.is_dir() else [place]
     if len(paths) != len(known.files):
         raise DataError(f"{place} must be a folder with {', '.join(file.name for file in known.files)}.")
@@ -106,7 +108,7 @@ def _download(known: Named, file: File, source: str | None, progress: Progress) 
         part.rename(path)
     if (actual := download.md5(path)) != file.md5:
         path.unlink()
-        raise DataError(f"{url}: the md5 is {actual}, must be {file.md5}; what came was removed.")
+        raise DataError(f"{url}: the md5 is {actual}, must be {file.md5}; the file was removed.")
     return path
 
 
@@ -115,7 +117,7 @@ def _convert(known: Named, files: Sequence[Path], source: str | None, progress: 
     with cache.building(known.name) as folder:
         try:
             arrays = known.read(files, folder, progress)
-        except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        except _DAMAGE as error:
             raise DataError(f"cannot convert {', '.join(str(path) for path in files)}: {error}.") from None
         dataset = Dataset.from_arrays(**arrays._asdict(), name=known.name, defaults=known.defaults)
         known.check(dataset, files[0].name)

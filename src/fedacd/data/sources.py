@@ -44,8 +44,8 @@ def _find(name: str) -> Dataset:
 
 def read_path(source: str, size: int | None = None) -> Dataset:
     """The data set in an .npz file or in a folder of class folders, whose images are then brought to `size`."""
+    path = cache.user_path(source)
     try:
-        path = Path(source).expanduser()
         if path.is_dir():
             return read_folder(path, size)
         if not path.exists():
@@ -55,7 +55,7 @@ def read_path(source: str, size: int | None = None) -> Dataset:
         if size is not None:
             raise DataError(f"size = {size} with {source}: only the images of a folder can be brought to another size.")
         return read_npz(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~NAME of somebody unknown
+    except OSError as error:
         raise DataError(f"cannot read {source}: {error}.") from None
 
 

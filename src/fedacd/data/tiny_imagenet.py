@@ -80,6 +80,7 @@ def _decode(
         return images.pixels(io.BytesIO(archive.read(name)), name, 3, (_SIDE, _SIDE))
 
     images.fill(x, one, report)
+    x.flush()
     return x
 
 

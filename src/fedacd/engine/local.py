@@ -139,7 +139,6 @@ def survey(
     """A clean pass over the client's own data: what the method asks for goes into the client; and its tally."""
     sums: Tensors = {}
     counts: Tensors = {}
-    net.train(False)
     for index in torch.split(members, CLEAN_BATCH):
         x, y = images.clean(index), images.labels[index]
         out = method.outputs(net, now, shared, client, x)
@@ -147,7 +146,6 @@ def survey(
         if when in method.survey_at:
             sums = add(sums, method.survey(out, target, torch.ones_like(y, dtype=x.dtype), client))
         counts = add(counts, tally(out["logits"], y))
-    net.train(True)
     return (method.absorb(client, sums, when) if when in method.survey_at else client), counts
 
 
@@ -175,7 +173,7 @@ def run_client(
     *,
     measure: bool,
 ) -> Outcome:
-    """A client's whole round; `members` are its samples among `images`."""
+    """A client's whole round; `members` are its samples among `images`. Only its steps run in training mode."""
 
     def scalar(value: float | None) -> Tensor:
         return torch.tensor(value, dtype=torch.float32, device=members.device)
@@ -191,9 +189,11 @@ def run_client(
     for number, batch in enumerate(batches(images, members, plan)):
         if "epoch" in method.survey_at and number % plan.epoch_steps == 0:
             client, _ = survey(net, method, now, shared, client, images, members, "epoch")
+        net.train(True)
         now, velocity, client, loss = step(
             net, method, now, velocity, client, shared, batch, did, hyper, bool(train.mixup)
         )
+        net.train(False)
         loss_sum = loss_sum + loss * len(batch.y)
     counts: Tensors = {}
     if measure or "end" in method.survey_at:

@@ -50,7 +50,8 @@ class Simulation:
 
     def __init__(self, setup: Setup) -> None:
         self.config, self.method, self.device = setup.config, setup.method, setup.device
-        self.net = setup.net.to(setup.device)
+        self.net = setup.net.to(setup.device, bf16=setup.config.run.precision == "bf16")
+        self.net.train(False)
         self.train_images, self.test_images = _images(setup)
         self.members = [torch.from_numpy(members).to(self.device) for members in setup.members]
         counts = torch.from_numpy(class_counts(setup.dataset.y_train, setup.members, setup.dataset.num_classes))

@@ -44,8 +44,8 @@ def build(name: str | Factory, shape: Shape, num_classes: int, options: Mapping[
     factory = _find(name) if isinstance(name, str) else name
     if isinstance(factory, nn.Module) or not callable(factory):
         raise ModelError(
-            f"model '{shown}' is an object of {type(factory).__name__}: give the class or a function that makes the "
-            "nn.Module, so that every seed starts from weights of its own."
+            f"model '{shown}' is an object of {type(factory).__name__}, which makes no model: give a class or a "
+            "function that makes the nn.Module, so that every seed starts from weights of its own."
         )
     options = dict(options)
     head = options.pop("head", None)
@@ -70,8 +70,8 @@ def label(name: str | Factory) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def _find(name: str) -> Factory:
-    """The factory of a registered name or of `package.module:callable`."""
+def _find(name: str) -> Any:
+    """What stands behind a registered name or `package.module:callable`."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
         if name not in MODELS:
@@ -88,10 +88,7 @@ def _find(name: str) -> Factory:
         if not hasattr(found, part):
             raise ModelError(f"model '{name}': '{module_name}' has no '{attribute}'.")
         found = getattr(found, part)
-    if not callable(found):
-        raise ModelError(f"model '{name}': '{attribute}' is not callable but {type(found).__name__}.")
-    factory: Factory = found
-    return factory
+    return found
 
 
 def _arguments(

@@ -9,7 +9,7 @@ What a model must be (`wrap` checks it with a probe):
   methods that work on features refuse it.
 - Trainable parameters are what clients send. A parameter with requires_grad=False is a constant, the same everywhere;
   a head with such a parameter does not count as one. Buffers are constants too, and a forward must not change them.
-- No BatchNorm. Dropout draws from torch's global state, so a run with it does not repeat itself.
+- No BatchNorm. Dropout draws from torch's global generator, which the engine seeds for every client's round.
 
 B batch, C classes, D features.
 """
@@ -51,6 +51,7 @@ class Net:
         self.num_features: int | None = None
         self.head_names = ()
         self._body = module
+        self._bf16 = False
         if head is not None:
             linear = _linear(module, head)
             self.num_features = linear.in_features
@@ -79,16 +80,26 @@ class Net:
         """Switch dropout and its like on or off."""
         self._body.train(mode)
 
-    def to(self, device: torch.device | str) -> Self:
-        """A copy whose constants lie on `device`; `initial` stays on the CPU."""
+    def to(self, device: torch.device | str, *, bf16: bool = False) -> Self:
+        """A copy whose constants lie on `device`; `initial` stays on the CPU.
+
+        `bf16` lets forward and backward passes compute in bfloat16; parameters and outputs are float32 all the same.
+        """
         other = copy.copy(self)
         other._body = copy.deepcopy(self._body).to(device)
+        other._bf16 = bf16
         return other
 
     def _run_body(self, params: Params, x: Tensor) -> Tensor:
         # Picked by name: functional_call would quietly use the module's own value for a parameter that is missing.
-        out: Tensor = functional_call(self._body, {name: params[name] for name in self._body_names}, (x,))
-        return out
+        mine = {name: params[name] for name in self._body_names}
+        if not self._bf16:
+            out: Tensor = functional_call(self._body, mine, (x,))
+            return out
+        # The weight cache keeps casts of leaves that require gradients; a functional step has none to reuse.
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            out = functional_call(self._body, mine, (x,))
+        return out.to(x.dtype)
 
     def _need_head(self) -> None:
         if not self.head_names:
