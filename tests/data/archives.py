@@ -19,12 +19,12 @@ Dump = Callable[[dict[str, Any]], bytes]
 
 def tar_gz(members: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
+    return gzip.compress(buffer.getvalue(), mtime=0)
 
 
 def python2_pickle(content: dict[str, Any]) -> bytes:
@@ -112,7 +112,9 @@ def cifar100(sample: Sample, dump: Dump = python2_pickle) -> bytes:
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:
-    return gzip.compress(struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes())
+    return gzip.compress(
+        struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes(), mtime=0
+    )
 
 
 def fashion_mnist(sample: Sample) -> dict[str, bytes]:

@@ -16,6 +16,12 @@ import pytest
 from fedacd.data import NAMED, Named, download
 
 REAL = os.environ.get("FEDACD_DATA")
+Register = Callable[..., Named]
+
+
+def visible(folder: Path) -> list[str]:
+    """What lies in a folder, apart from locks."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +113,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 @pytest.fixture
-def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Named]:
+def register(monkeypatch: pytest.MonkeyPatch) -> Register:
     """Make these files the official ones of a known data set; further fields are replaced by name."""
 
     def change(name: str, files: Mapping[str, bytes], **fields: Any) -> Named:

@@ -43,6 +43,7 @@ def test_read(tmp_path: Path) -> None:
         (gzip.compress(gzip.decompress(idx(np.zeros(4, np.uint8)))[:-1]), "holds 3 values instead of 4"),
         (gzip.compress(gzip.decompress(idx(np.zeros(4, np.uint8))) + b"0"), "holds 5 values instead of 4"),
     ],
+    ids=["empty", "images", "short", "long"],
 )
 def test_not_such_a_file(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(DataError, match=f"t10k-labels-idx1-ubyte.gz {message}"):

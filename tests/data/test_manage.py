@@ -1,32 +1,23 @@
-"""get and import_data: what they leave in the folder of data sets, and what they never do."""
+"""get: what it leaves in the folder of data sets, and what it never does."""
 
 import errno
 import itertools
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from fedacd.data import Dataset, Named, cache, check, get, import_data, load
+from fedacd.data import Dataset, cache, check, get, import_data, load
 from fedacd.errors import DataError
 
 from . import archives
 from .archives import Sample
-from .conftest import Site
+from .conftest import Register, Site, visible
 
 SAMPLE = Sample(20, 6, 32, 3, num_classes=10)
 TAR = archives.cifar10(SAMPLE)
 FILE = "cifar-10-python.tar.gz"
-Register = Callable[..., Named]
-
-
-def visible(folder: Path) -> list[str]:
-    """What lies in a folder, apart from locks."""
-    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 @pytest.fixture
@@ -222,62 +213,6 @@ def test_every_official_archive(register: Register, site: Site) -> None:
     assert tiny.defaults["model.name"] == "resnet18"
 
 
-class TestDamageThatTheChecksumDoesNotShow:
-    """The checksum is right, and the archive is not: an error in one line, and no half of a cache."""
-
-    @pytest.mark.parametrize("name", ["cifar10", "tiny-imagenet", "fashion-mnist"])
-    def test_archives(self, name: str, register: Register, tmp_path: Path, root: Path) -> None:
-        folder = tmp_path / "source"
-        folder.mkdir()
-        whole = {
-            "cifar10": {FILE: archives.cifar10(Sample(5, 2, 32, 3, num_classes=10))},
-            "tiny-imagenet": {"tiny-imagenet-200.zip": archives.zipped(archives.tiny_imagenet())},
-            "fashion-mnist": archives.fashion_mnist(Sample(5, 2, 28, 1, num_classes=10)),
-        }[name]
-        num_classes = 3 if name == "tiny-imagenet" else 10
-        rng = np.random.default_rng(0)
-        first = next(iter(whole))
-        refused = 0
-        for trial in range(80):
-            data = bytearray(whole[first])
-            place = int(rng.integers(len(data)))
-            if trial % 2:
-                data[place] ^= 1 << int(rng.integers(8))
-            else:
-                del data[place:]
-            files = whole | {first: bytes(data)}
-            register(name, files, num_classes=num_classes)
-            for key, content in files.items():
-                (folder / key).write_bytes(content)
-            try:
-                get(name, source=str(folder))
-            except DataError as error:
-                refused += 1
-                assert "\n" not in str(error)
-                assert visible(root) == []
-            else:
-                shutil.rmtree(root / name)
-        assert refused >= 40
-
-    def test_a_pickle_with_a_command(self, register: Register, tmp_path: Path, root: Path) -> None:
-        path, witness = tmp_path / FILE, tmp_path / "ran"
-        command = b"\x80\x02cposix\nsystem\nX" + len(f"touch {witness}").to_bytes(4, "little")
-        path.write_bytes(archives.tar_gz({"data_batch_1": command + f"touch {witness}".encode() + b"\x85R."}))
-        register("cifar10", {FILE: path.read_bytes()})
-        with pytest.raises(DataError, match=r"data_batch_1: the pickle wants posix\.system"):
-            get("cifar10", source=str(path))
-        assert not witness.exists()
-        assert visible(root) == []
-
-    def test_another_data_set(self, register: Register, tmp_path: Path, root: Path) -> None:
-        path = tmp_path / FILE
-        path.write_bytes(archives.cifar10(Sample(20, 6, 32, 3, num_classes=7)))
-        register("cifar10", {FILE: path.read_bytes()})
-        with pytest.raises(DataError, match=r"has 7 classes .*: 'cifar10' has 10 and \(3, 32, 32\)"):
-            get("cifar10", source=str(path))
-        assert visible(root) == []
-
-
 class TestNoRoom:
     @pytest.fixture
     def full(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,87 +239,6 @@ class TestNoRoom:
         root.write_text("")
         with pytest.raises(DataError, match="cannot make the data set 'cifar10'"):
             get("cifar10")
-
-
-class TestImport:
-    @pytest.fixture
-    def npz(self, tmp_path: Path) -> str:
-        (tmp_path / "mine.npz").write_bytes(SAMPLE.npz())
-        return str(tmp_path / "mine.npz")
-
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> str:
-        for number, (part, name) in enumerate(itertools.product(("train", "test"), ("cat", "dog"))):
-            (tmp_path / "pets" / part / name).mkdir(parents=True)
-            Image.new("RGB", (6 + number, 4), (number, 0, 0)).save(tmp_path / "pets" / part / name / "0.png")
-        return str(tmp_path / "pets")
-
-    def test_npz(self, npz: str) -> None:
-        dataset = import_data(npz)
-        assert SAMPLE.same(dataset)
-        assert dataset.name == "mine"
-        assert isinstance(load("mine").x_train.base, np.memmap)
-        assert load("mine").fingerprint == load(npz).fingerprint
-        assert cache.read_meta("mine")["source"] == npz
-
-    def test_folder(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        dataset = import_data(folder, size=5)
-        assert dataset.name == "pets"
-        assert dataset.shape == (3, 5, 5)
-        assert load("pets").class_names == ("cat", "dog")
-        monkeypatch.chdir(folder)
-        with pytest.raises(DataError, match="pets is there already"):  # '.' has a name, too
-            import_data(".", size=5)
-
-    def test_unequal_sizes(self, folder: str, root: Path) -> None:
-        with pytest.raises(DataError, match="images differ in size"):
-            import_data(folder)
-        assert visible(root) == []
-
-    def test_under_another_name(self, npz: str) -> None:
-        assert import_data(npz, name="other").name == load("other").name == "other"
-
-    def test_nothing_is_overwritten(self, npz: str, root: Path) -> None:
-        import_data(npz)
-        before = (root / "mine" / "meta.json").stat()
-        with pytest.raises(DataError, match="mine is there already, and nothing is overwritten: remove it first"):
-            import_data(npz)
-        assert (root / "mine" / "meta.json").stat() == before
-
-    @pytest.mark.parametrize("name", ["a b", "../up", "digits", ""])
-    def test_names(self, npz: str, name: str) -> None:
-        with pytest.raises(DataError, match=f"'{name}' cannot be the name"):
-            import_data(npz, name=name)
-
-    def test_official_name(self, npz: str) -> None:
-        dataset = import_data(npz, name="cifar10")
-        assert dataset.defaults == load("cifar10").defaults
-        assert dataset.defaults["data.crop"] == 4
-
-    def test_official_name_that_does_not_fit(self, npz: str, root: Path) -> None:
-        with pytest.raises(DataError, match=r"mine\.npz has 10 classes .* 'cifar100' has 100 and \(3, 32, 32\)"):
-            import_data(npz, name="cifar100")
-        assert visible(root) == []
-
-    def test_name_that_is_too_long(self, npz: str) -> None:
-        with pytest.raises(DataError, match="too long"):
-            import_data(npz, name="x" * 5000)
-
-    @pytest.mark.parametrize("size", [0, -3, True])
-    def test_size(self, folder: str, size: int) -> None:
-        with pytest.raises(DataError, match=f"size = {size}: must be a whole number, at least 1"):
-            import_data(folder, size=size)
-
-    def test_size_of_an_npz(self, npz: str) -> None:
-        with pytest.raises(DataError, match="only the images of a folder"):
-            import_data(npz, size=8)
-
-    def test_neither_file_nor_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="there is no file or folder"):
-            import_data(str(tmp_path / "absent"))
-        (tmp_path / "images.rar").write_bytes(b"")
-        with pytest.raises(DataError, match=r"images\.rar is neither an \.npz file nor a folder"):
-            import_data(str(tmp_path / "images.rar"))
 
 
 def test_a_defect_of_the_program_is_not_hidden(cifar10: Site, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
