@@ -221,8 +221,13 @@ class Config:
             if f"[{section}]" not in lines:
                 lines += ["", f"[{section}]"]
             if value is not None:
-                lines.append(f"{name} = {json.dumps(value)}")
+                lines.append(f"{name} = {_toml_value(value)}")
         return "\n".join(lines[1:]) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    """JSON is TOML for the values that occur here, but for surrogate pairs and the DEL character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 _SECTIONS: dict[str, type[Settings] | type[Choice]] = {
@@ -248,7 +253,7 @@ def _build_section(section: str, values: dict[str, Any]) -> Any:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as `section.key` -> value."""
     try:
-        tables = tomllib.loads(path.read_text())
+        tables = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -15,11 +15,15 @@ METRIC_COLUMNS = {
     "accuracy": "accuracy %",
     "accuracy_last": "last %",
     "accuracy_best": "best %",
-    "accuracy_client": "on client labels %",
+    "accuracy_client": "clients %",
     "risk": "risk",
-    "kl_local": "KL(P||Q) local",
-    "kl_test": "KL(P||Q) test",
+    "kl_local": "KL own",
+    "kl_test": "KL test",
 }
+
+
+CAPTION = """Means over the last 10 rounds; last and best: single rounds. clients %: on the clients' own label mixes.
+risk: of local models on all clients' labels. KL: of P||Q, local models on their own data and on the test set."""
 
 
 class RoundProgress:
@@ -71,11 +75,9 @@ def clock(seconds: float) -> str:
 
 def metrics_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float]]]) -> Table:
     """A row a run: what sets it apart, then its metrics."""
-    table = Table(
-        caption="Means over the last 10 rounds, beside the last and the best accuracy.", caption_justify="left"
-    )
+    table = Table(caption=CAPTION, caption_justify="left")
     for key in rows[0][0]:
-        table.add_column(key)
+        table.add_column(key.removesuffix(".name").split(".")[-1])
     for title in METRIC_COLUMNS.values():
         table.add_column(title, justify="right")
     for names, final in rows:

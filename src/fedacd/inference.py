@@ -36,7 +36,8 @@ class GlobalModel:
 
     @torch.no_grad()
     def __call__(self, images: Any) -> Tensor:
-        pixels = torch.as_tensor(images)
+        # A copy: a data set's arrays are read-only, which torch cannot mark as such.
+        pixels = torch.tensor(images) if not isinstance(images, Tensor) else images.cpu()
         channels, height, width = self.shape
         if pixels.ndim == 3 and channels == 1:
             pixels = pixels[..., None]

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from fedacd import models
 from fedacd.config import Data, Train
 from fedacd.data import Dataset
-from fedacd.engine.local import Batch, Hyper, Images, run_client, step
+from fedacd.engine.local import Batch, Hyper, Images, gradient_of_one, gradient_under_vmap, run_client, step
 from fedacd.engine.plan import local_plan
 from fedacd.methods import METHODS, Client, Did, Method, Reply, Server, Shared, Trained
 from fedacd.models.net import Net
@@ -101,7 +101,9 @@ def batch_of(images: Images, members: Tensor, pad: int, dtype: torch.dtype) -> B
     return Batch(torch.cat([x, junk]), torch.cat([y, zeros]), torch.cat([y2, zeros]), lam, w)
 
 
-def steps_of(net: Net, method: Method, shared: Shared, did: Did, hyper: Hyper) -> Callable[[Client, Batch], Any]:
+def steps_of(
+    net: Net, method: Method, shared: Shared, did: Did, hyper: Hyper, gradient_of: Any = gradient_of_one
+) -> Callable[[Client, Batch], Any]:
     """Two steps, so that what the first observed is used by the second; then the reply."""
 
     def do(client: Client, batch: Batch) -> Any:
@@ -109,7 +111,9 @@ def steps_of(net: Net, method: Method, shared: Shared, did: Did, hyper: Hyper) -
         velocity = Trained(*({k: torch.zeros_like(v) for k, v in part.items()} for part in now))
         client = method.begin(shared, client)
         for _ in range(2):
-            now, velocity, client, loss = step(net, method, now, velocity, client, shared, batch, did, hyper, True)
+            now, velocity, client, loss = step(
+                net, method, now, velocity, client, shared, batch, did, hyper, True, gradient_of
+            )
         out = method.outputs(net, now, shared, client, batch.x)
         target = (batch.y[:, None] == torch.arange(10)).to(batch.x.dtype)
         if "end" in method.survey_at:
@@ -149,7 +153,8 @@ def test_stacked_clients_equal_one_by_one(
     def stack(*tensors: Tensor) -> Tensor:
         return torch.stack(tensors)
 
-    together = torch.func.vmap(do)(pytree.tree_map(stack, *clients), pytree.tree_map(stack, *batches))
+    stacked = steps_of(net, method, shared, *did_hyper, gradient_under_vmap)
+    together = torch.func.vmap(stacked)(pytree.tree_map(stack, *clients), pytree.tree_map(stack, *batches))
     torch.testing.assert_close(together, pytree.tree_map(stack, *alone), rtol=tolerance, atol=tolerance)
 
 

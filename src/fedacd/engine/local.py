@@ -79,6 +79,26 @@ def mixed(batch: Batch, mixup: bool, of: Callable[[Tensor], Tensor]) -> Tensor:
     return batch.lam * of(batch.y) + (1 - batch.lam) * of(batch.y2) if mixup else of(batch.y)
 
 
+Objective = Callable[[Trained], tuple[Tensor, Tensors]]
+
+
+def gradient_under_vmap(objective: Objective, now: Trained) -> tuple[Trained, Tensors]:
+    """Gradient and outputs of an objective, in a form that can be stacked over clients."""
+    gradient, out = torch.func.grad(objective, has_aux=True)(now)
+    return gradient, out
+
+
+def gradient_of_one(objective: Objective, now: Trained) -> tuple[Trained, Tensors]:
+    """The same for a client on its own: autograd without the transform's cost for every operation."""
+    leaves = Trained(*({name: w.detach().requires_grad_() for name, w in group.items()} for group in now))
+    with torch.enable_grad():
+        loss, out = objective(leaves)
+    flat = [w for group in leaves for w in group.values()]
+    found = iter(torch.autograd.grad(loss, flat, materialize_grads=True))
+    gradient = Trained(*({name: next(found) for name in group} for group in leaves))
+    return gradient, {name: value.detach() for name, value in out.items()}
+
+
 def step(
     net: Net,
     method: Method,
@@ -90,6 +110,7 @@ def step(
     did: Did,
     hyper: Hyper,
     mixup: bool,
+    gradient_of: Callable[[Objective, Trained], tuple[Trained, Tensors]] = gradient_of_one,
 ) -> tuple[Trained, Trained, Client, Tensor]:
     """One step of SGD: weights, velocity, client, and the cross entropy of the batch before it."""
 
@@ -97,7 +118,7 @@ def step(
         out = method.outputs(net, now, shared, client, batch.x)
         return mixed(batch, mixup, lambda y: method.loss(out, y, batch.w, now, shared, client)), out
 
-    gradient, out = torch.func.grad(objective, has_aux=True)(now)
+    gradient, out = gradient_of(objective, now)
     logits = out["logits"]
     target = mixed(batch, mixup, lambda y: is_class(y, logits.shape[-1]).to(logits.dtype))
     client = method.observe(out, target, batch.w, client, did)
@@ -186,15 +207,17 @@ def run_client(
     if "start" in method.survey_at:
         client, _ = survey(net, method, now, shared, client, images, members, "start")
     loss_sum = scalar(0)
+    net.train(True)
     for number, batch in enumerate(batches(images, members, plan)):
         if "epoch" in method.survey_at and number % plan.epoch_steps == 0:
+            net.train(False)
             client, _ = survey(net, method, now, shared, client, images, members, "epoch")
-        net.train(True)
+            net.train(True)
         now, velocity, client, loss = step(
             net, method, now, velocity, client, shared, batch, did, hyper, bool(train.mixup)
         )
-        net.train(False)
         loss_sum = loss_sum + loss * len(batch.y)
+    net.train(False)
     counts: Tensors = {}
     if measure or "end" in method.survey_at:
         client, counts = survey(net, method, now, shared, client, images, members, "end")

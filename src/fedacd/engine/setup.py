@@ -54,6 +54,8 @@ def prepare(
     members: Sequence[NDArray[np.int64]] | None = None,
 ) -> Setup:
     """Resolve `section.key` settings; an object given from Python takes the place of the name in the settings."""
+    if members is not None:
+        values = {"partition.clients": len(members), **values, "partition.scheme": "custom"}
     config = Config.build(values)
     device = _device(config)
     if method:

@@ -1,0 +1,126 @@
+"""The package from Python: the README's lines, results, inference."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedacd
+from fedacd.data import Dataset
+from fedacd.errors import ConfigError, DataError, RecordError
+from fedacd.methods import FedACD, Method
+
+TINY: dict[str, Any] = {"clients": 3, "participation": 0.7, "rounds": 2, "epochs": 1}
+
+
+class Perceptron(nn.Module):
+    """A user's own model; it knows nothing of fedacd."""
+
+    def __init__(self, num_classes: int, image_size: tuple[int, int] = (8, 8)) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(image_size[0] * image_size[1], 32), nn.ReLU(), nn.Linear(32, num_classes)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits
+
+
+def test_own_arrays_and_own_model(digits: Dataset, tmp_path: Path) -> None:
+    data = fedacd.Dataset.from_arrays(digits.x_train, digits.y_train, digits.x_test, digits.y_test)
+    result = fedacd.run(
+        {"partition.scheme": "iid"},
+        dataset=data,
+        model=Perceptron,
+        clients=5,
+        rounds=8,
+        lr=0.1,
+        out=str(tmp_path / "run"),
+    )
+    assert result.final["accuracy_last"] > 0.8
+    labels = result.model.predict(digits.x_test).numpy()
+    per_class = [(labels == digits.y_test)[digits.y_test == k].mean() for k in range(10)]
+    assert np.mean(per_class) == pytest.approx(result.final["accuracy_last"])
+    assert result.config.model.name == "tests.test_api:Perceptron"
+    # The folder alone gives the same answers; the callable must be given again or be importable, as it is here.
+    again = fedacd.Result.load(result.folder)
+    torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
+    assert again.final == result.final
+
+
+def test_model_answers_with_probabilities_and_refuses_other_images(digits: Dataset, tmp_path: Path) -> None:
+    model = fedacd.run(dataset=digits, out=str(tmp_path / "run"), **TINY).model
+    p = model(digits.x_test[:7])
+    assert p.shape == (7, 10)
+    torch.testing.assert_close(p.sum(1), torch.ones(7))
+    torch.testing.assert_close(model(torch.tensor(digits.x_test[:7])), p)
+    torch.testing.assert_close(model(digits.x_test[:7, ..., 0]), p)  # no channel axis
+    with pytest.raises(DataError, match=r"must be uint8 \[N, 8, 8, 1\]"):
+        model(digits.x_test[:7].astype(np.float32))
+    with pytest.raises(DataError, match=r"must be uint8"):
+        model(digits.x_test[:7, :5])
+
+
+def test_a_method_object_and_a_callback(digits: Dataset, tmp_path: Path) -> None:
+    seen: list[int] = []
+    result = fedacd.run(
+        dataset=digits,
+        method=FedACD(lam=0.5, weighting="uniform"),
+        out=str(tmp_path / "run"),
+        on_round=lambda record: seen.append(record["round"]),
+        **TINY,
+    )
+    assert seen == [1, 2]
+    assert result.config.method.name == "fedacd"
+    assert result.config.method.options["lam"] == 0.5
+    assert result.history[0]["weights"] == pytest.approx([0.5, 0.5])
+    assert result.config.train.mixup is True
+
+
+def test_a_method_of_ones_own(digits: Dataset, tmp_path: Path) -> None:
+    class Lazy(Method):
+        """Takes the first reply's change and halves it, whatever the others say."""
+
+        title = "Lazy"
+        citation = "nobody"
+
+    result = fedacd.run(dataset=digits, method=Lazy(), out=str(tmp_path / "run"), **TINY)
+    assert len(result.history) == 2
+    assert str(result.config.method.name).endswith("Lazy")
+
+
+def test_own_index_lists(digits: Dataset, tmp_path: Path) -> None:
+    lists = [np.arange(100), np.arange(100, 250), np.arange(250, 300)]
+    result = fedacd.run(dataset=digits, partition=lists, out=str(tmp_path / "run"), **TINY | {"participation": 1.0})
+    assert (result.config.partition.scheme, result.config.partition.clients) == ("custom", 3)
+    weighted = fedacd.run(
+        dataset=digits, partition=lists, method="fedavg", out=str(tmp_path / "avg"), **TINY | {"participation": 1.0}
+    )
+    assert weighted.history[0]["told"]["n"] == [100, 150, 50]
+    with pytest.raises(ConfigError, match=r"partition\.clients"):
+        fedacd.run(dataset=digits, partition=lists[:2], out=str(tmp_path / "other"), **TINY)
+
+
+def test_an_unknown_option_names_the_nearest(digits: Dataset) -> None:
+    with pytest.raises(ConfigError, match=r"unknown option 'round'\. Did you mean 'rounds'\?"):
+        fedacd.run(dataset=digits, round=3)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="holds no fedacd run"):
+        fedacd.Result.load(tmp_path)
+
+
+def test_all_is_complete() -> None:
+    public = {
+        name
+        for name, value in vars(fedacd).items()
+        if not name.startswith("_")
+        and getattr(value, "__module__", "").startswith("fedacd")
+        and not isinstance(value, type(fedacd))
+    }
+    assert public | {"METHODS", "MODELS", "__version__"} == set(fedacd.__all__)

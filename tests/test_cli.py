@@ -1,0 +1,217 @@
+"""The command line as a person meets it: what it prints, and what bad input gets."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedacd.cli import app, split_list
+from fedacd.methods import METHODS
+from fedacd.records import read_config, read_rounds
+
+TINY = ["--dataset", "digits", "--clients", "3", "--participation", "0.7", "--rounds", "2", "--epochs", "1"]
+
+
+def invoke(*arguments: str, code: int = 0) -> tuple[str, str]:
+    """stdout and stderr of a command that must end with this exit code, and never with a traceback."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.stdout, result.stderr
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every command runs in a folder of its own, with no data but digits."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDACD_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def refused(*arguments: str, message: str) -> None:
+    """One line on stderr, exit code 2, and nothing left behind."""
+    before = sorted(Path.cwd().rglob("*"))
+    _, stderr = invoke(*arguments, code=2)
+    assert stderr.startswith(f"error: {message}"), stderr
+    assert stderr.count("\n") == 1
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "fedacdd"], "unknown method 'fedacdd'. Did you mean 'fedacd'?"),
+        (["--dataset", "cifar11"], "unknown data set 'cifar11'. Did you mean 'cifar"),
+        (["--set", "train.momentun=0.5"], "unknown setting 'train.momentun'. Did you mean 'train.momentum'?"),
+        (["--set", "method.lamda=0.5"], "unknown setting 'method.lamda'. Did you mean 'method.lam'?"),
+        (["--set", "method.lam"], "--set method.lam: write section.key=value"),
+        (["--beta", "0"], "partition.beta = 0.0: must be a number above 0."),
+        (["--beta", "much"], "partition.beta = 'much': must be a number above 0."),
+        (["--participation", "1.5"], "train.participation = 1.5: must be a number above 0 and at most 1."),
+        (["--rounds", "0"], "train.rounds = 0: must be a whole number at least 1."),
+        (["--lr", "nan"], "train.lr = nan: must be a number above 0."),
+        (["--lr=-1"], "train.lr = -1.0: must be a number above 0."),
+        (["--clients", "2000"], "partition.clients = 2000: "),
+        (["--precision", "half"], "run.precision = 'half': must be one of fp32, tf32, bf16."),
+        (["--precision", "tf32", "--device", "cpu"], "run.precision = 'tf32': only CUDA devices have it"),
+        (["--device", "tpu"], "run.device = 'tpu': must be cpu, cuda, cuda:N or auto."),
+        (["--device", "cuda:7"], "run.device = 'cuda:7': this machine has "),
+        (["--model", "resnet19"], "unknown model 'resnet19'. Did you mean 'resnet18'?"),
+        (["--model", "cnn"], "model 'cnn'"),
+        (["--model", "nowhere.to:be"], "model 'nowhere.to:be': cannot import"),
+        (["--mixup", "--no-mixup"], "train.mixup = 'true,false': must be true or false."),
+        (["missing.toml"], "cannot read the config file missing.toml"),
+        (["--dataset", "nothing.npz"], "there is no file or folder nothing.npz"),
+        (["--set", "method.tau=1"], "method.tau = 1.0: must be a number above 0 and below 1."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_of_run(arguments: list[str], message: str) -> None:
+    refused("run", *(["--dataset", "digits"] if "--dataset" not in arguments else []), *arguments, message=message)
+
+
+def test_bad_input_of_a_sweep_is_found_before_anything_is_trained() -> None:
+    refused("sweep", *TINY, "--method", "fedavg,fedadc", message="unknown method 'fedadc'. Did you mean 'fedacd'?")
+
+
+def test_data_that_are_not_here_name_the_command() -> None:
+    _, stderr = invoke("run", "--dataset", "cifar10", code=2)
+    assert "fedacd data get cifar10" in stderr
+
+
+@pytest.mark.parametrize("damage", ["truncated", "labels", "sizes"])
+def test_bad_npz(damage: str) -> None:
+    x, y = np.zeros((40, 8, 8, 1), np.uint8), np.arange(40) % 4
+    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y, "class_names": np.array(list("abcd"))}
+    if damage == "labels":
+        arrays["y_train"] = y + 1
+    if damage == "sizes":
+        arrays["x_test"] = x[:, :6]
+    np.savez(Path("mine.npz"), **arrays)  # type: ignore[arg-type]
+    if damage == "truncated":
+        content = Path("mine.npz").read_bytes()
+        Path("mine.npz").write_bytes(content[: len(content) // 2])
+    _, stderr = invoke("run", "--dataset", "mine.npz", code=2)
+    assert stderr.startswith("error: ")
+    assert "mine" in stderr
+    if damage == "labels":
+        assert "4" in stderr  # the label that is too large
+    assert not Path("runs").exists()
+
+
+def test_a_run_prints_a_line_a_round_where_no_terminal_is(elsewhere: Path) -> None:
+    stdout, _ = invoke("run", *TINY, "--out", "here")
+    lines = stdout.splitlines()
+    assert lines[0] == "FedACD on digits: 3 clients, capped-dirichlet, 2 rounds on cpu, into here"
+    assert lines[1].startswith("FedACD on digits: round 1/2, accuracy ")
+    assert lines[1].endswith("left")
+    assert "s/round" in lines[2]
+    assert lines[-1] == "Run folder: here"
+    again, _ = invoke("run", *TINY, "--out", "here")
+    assert again.splitlines()[0] == "FedACD on digits: here has 2 of 2 rounds"
+
+
+def test_settings_come_from_file_then_options_then_set() -> None:
+    Path("mine.toml").write_text("[train]\nrounds = 7\nlr = 0.5\n[method]\nname = 'fedavg'\n[run]\nseed = 3\n")
+    invoke("run", "mine.toml", *TINY, "--lr", "0.2", "--set", "train.clip=5", "--no-mixup", "--out", "here")
+    config = read_config(Path("here"))
+    assert (config.train.rounds, config.train.lr, config.train.clip, config.run.seed) == (2, 0.2, 5.0, 3)
+    assert (config.method.name, config.train.mixup) == ("fedavg", False)
+
+
+def test_mixup_is_on_for_fedacd_only() -> None:
+    for name in METHODS:
+        invoke("run", *TINY, "--rounds", "1", "--method", name, "--out", name)
+        assert read_config(Path(name)).train.mixup is (name == "fedacd")
+
+
+def test_a_records_config_repeats_the_run() -> None:
+    invoke("run", *TINY, "--out", "first")
+    invoke("run", "first/config.toml", "--out", "second")
+    first, second = (
+        [{k: v for k, v in line.items() if k != "seconds"} for line in read_rounds(Path(name))]
+        for name in ("first", "second")
+    )
+    assert first == second
+
+
+def test_sweep_over_comma_lists() -> None:
+    arguments = [*TINY, "--method", "fedavg,fedacd", "--seed", "0,1", "--mixup", "--no-mixup", "--out", "all"]
+    stdout, _ = invoke("sweep", *arguments)
+    folders = sorted(Path("all").iterdir())
+    assert len(folders) == 8
+    settings = {
+        (config.method.name, config.run.seed, config.train.mixup) for config in map(read_config, folders)
+    }  # fmt: skip
+    assert len(settings) == 8
+    assert "FedAvg on digits, method.name fedavg, run.seed 1, train.mixup False: round 2/2" in stdout
+    assert sum(str(folder) in stdout for folder in folders) == 8
+    table = [line for line in stdout.splitlines() if line.startswith("│")]
+    assert len(table) == 8
+    for line in table:
+        assert "True" in line or "False" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [("a,b", ["a", "b"]), ("a, b", ["a", "b"]), ("[1, 2],[3]", ["[1, 2]", "[3]"]), ('"a,b",c', ['"a,b"', "c"])],
+)
+def test_comma_lists_respect_brackets_and_quotes(text: str, items: list[str]) -> None:
+    assert split_list(text) == items
+
+
+def test_methods_lists_hyper_parameters_and_citations() -> None:
+    stdout, _ = invoke("methods")
+    for kind in METHODS.values():
+        assert kind.citation in stdout
+    assert "method.lam = 1.0: weight of L2 (a number at least 0)" in stdout
+
+
+def test_data_commands(elsewhere: Path) -> None:
+    stdout, _ = invoke("data", "list")
+    for name in ("digits", "cifar10", "cifar100", "tiny-imagenet", "fashion-mnist"):
+        assert name in stdout
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (60, 8, 8, 1)).astype(np.uint8), np.arange(60) % 3
+    np.savez(Path("mine.npz"), x_train=x, y_train=y, x_test=x, y_test=y)
+    assert invoke("data", "import", "mine.npz", "--name", "ours")[0] == "Use it with --dataset ours\n"
+    assert "classes      3" in invoke("data", "check", "ours")[0]
+    assert "ours" in invoke("data", "list")[0]
+    invoke("run", *TINY, "--dataset", "ours", "--out", "here")
+    _, stderr = invoke("data", "import", "mine.npz", "--name", "ours", code=2)
+    assert "nothing is overwritten" in stderr
+    _, stderr = invoke("data", "get", "cifar10", "--from", "mine.npz", code=2)
+    assert "not the official cifar-10-python.tar.gz" in stderr
+    _, stderr = invoke("data", "get", "mnist", code=2)
+    assert stderr.startswith("error: unknown data set 'mnist'. Known: cifar10, ")
+
+
+def test_a_full_output_folder(elsewhere: Path) -> None:
+    """A limit on the size of files stands for a full disk: the checkpoint does not fit."""
+    script = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)); from fedacd.cli import main; main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, "run", *TINY, "--out", "here"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: cannot write here/state.safetensors: File too large.")
+    assert "Traceback" not in result.stderr
+    assert not list(Path("here").glob("*.partial"))
+
+
+def test_a_read_only_output_folder(elsewhere: Path) -> None:
+    locked = elsewhere / "locked"
+    locked.mkdir(mode=0o500)
+    if os.geteuid() == 0:
+        locked = Path("/sys")  # not even root may make a folder here
+    refused("run", *TINY, "--out", str(locked / "run"), message=f"cannot write {locked}/run: ")
+
+
+def test_version() -> None:
+    assert invoke("--version")[0].startswith("fedacd ")
