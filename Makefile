@@ -10,7 +10,7 @@ INSTALLED := .venv/installed
 
 demo: $(INSTALLED)
 	$(BIN)/fedacd sweep --dataset digits --method fedavg,fedacd --clients 20 --beta 0.1 \
-		--rounds 40 --batch-size 16 --lr 0.05 --out runs/demo
+		--rounds 30 --batch-size 16 --lr 0.05 --out runs/demo
 
 test: $(INSTALLED)
 	$(BIN)/ruff format --check .

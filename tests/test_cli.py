@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedacd.cli import app, split_list
+from fedacd.config import Config
 from fedacd.methods import METHODS
 from fedacd.records import read_config, read_rounds
 
@@ -148,7 +149,7 @@ def test_sweep_over_comma_lists() -> None:
         (config.method.name, config.run.seed, config.train.mixup) for config in map(read_config, folders)
     }  # fmt: skip
     assert len(settings) == 8
-    assert "FedAvg on digits, method.name fedavg, run.seed 1, train.mixup False: round 2/2" in stdout
+    assert "FedAvg on digits, run.seed 1, train.mixup False: round 2/2" in stdout
     assert sum(str(folder) in stdout for folder in folders) == 8
     table = [line for line in stdout.splitlines() if line.startswith("│")]
     assert len(table) == 8
@@ -169,6 +170,13 @@ def test_methods_lists_hyper_parameters_and_citations() -> None:
     for kind in METHODS.values():
         assert kind.citation in stdout
     assert "method.lam = 1.0: weight of L2 (a number at least 0)" in stdout
+
+
+def test_settings_lists_everything_that_set_takes() -> None:
+    stdout, _ = invoke("settings")
+    for key in Config().flat():
+        if not key.startswith(("model.", "method.")):
+            assert f"  {key} = " in stdout
 
 
 def test_data_commands(elsewhere: Path) -> None:

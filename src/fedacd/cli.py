@@ -19,7 +19,7 @@ import typer
 import fedacd
 from fedacd import data
 from fedacd.api import OPTIONS, Result, train
-from fedacd.config import Config, allowed, kinds_of, parse_value, read_toml
+from fedacd.config import Config, Settings, allowed, kinds_of, parse_value, read_toml
 from fedacd.display import RoundProgress, TransferProgress, console, metrics_table, plain_table
 from fedacd.engine.setup import Setup, prepare
 from fedacd.errors import ConfigError, FedacdError
@@ -138,7 +138,12 @@ def sweep(settings: dict[str, Any], texts: dict[str, str]) -> None:
         values = settings | dict(zip(choices, combination, strict=True))
         plans.append(values | {"run.out": str(parent / prepare(values).out.name)})
     with interruptible():
-        results = [_train(prepare(values), [f"{key} {values[key]}" for key in varied]) for values in plans]
+        results = [
+            _train(
+                prepare(values), [f"{key} {values[key]}" for key in varied if key not in ("method.name", "data.name")]
+            )
+            for values in plans
+        ]
     shown = varied or ["method.name"]
     console.print(metrics_table([({key: r.config.flat()[key] for key in shown}, r.final) for r in results]))
     console.print("Run folders:")
@@ -203,10 +208,25 @@ def methods() -> None:
     for name, kind in METHODS.items():
         console.print(f"[bold]{name}[/bold]  {kind.title}, {kind.citation}")
         console.print(f"  mixup {'on' if kind.defaults('', '')['train.mixup'] else 'off'} by default", markup=False)
-        for spec in dataclasses.fields(kind):
-            what = allowed(spec, kinds_of(kind, spec.name))
-            console.print(f"  method.{spec.name} = {spec.default}: {spec.metadata['doc']} ({what})", markup=False)
+        _print_fields(kind)
         console.print()
+
+
+@app.command()
+def settings() -> None:
+    """List every setting with its default: what --set and a TOML file take."""
+    config = Config()
+    for section in (config.data, config.partition, config.train, config.run):
+        console.print(f"[bold]{section.section}[/bold]")
+        _print_fields(type(section))
+    console.print("model.name, method.name, and their options: see fedacd methods", markup=False)
+
+
+def _print_fields(kind: type[Settings]) -> None:
+    for spec in dataclasses.fields(kind):
+        default = "open" if spec.default is None else spec.default
+        what = allowed(spec, kinds_of(kind, spec.name))
+        console.print(f"  {kind.section}.{spec.name} = {default}: {spec.metadata['doc']} ({what})", markup=False)
 
 
 @data_app.command("list")

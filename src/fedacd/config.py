@@ -40,7 +40,7 @@ def allowed(spec: "dataclasses.Field[Any]", kinds: tuple[type, ...]) -> str:
     if "one_of" in spec.metadata:
         return "one of " + ", ".join(spec.metadata["one_of"])
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", list: "a list of numbers"}
-    bounds = [f"{word} {spec.metadata[key]:g}" for key, word in _BOUND_WORDS.items() if key in spec.metadata]
+    bounds = [f"{word} {spec.metadata[key]}" for key, word in _BOUND_WORDS.items() if key in spec.metadata]
     return " ".join([words.get(kinds[0], kinds[0].__name__), " and ".join(bounds)]).strip()
 
 
