@@ -38,10 +38,10 @@ def images(digits: Dataset) -> Images:
     )
 
 
-def start(name: str, net: Net, counts: Tensor) -> tuple[Method, Shared, Client]:
+def start(name: str, net: Net, counts: Tensor) -> tuple[Method, Server, Client]:
     method = METHODS[name]()
     server = method.init_server(net, np.random.default_rng(0))
-    return method, server.shared, method.init_client(net, server.shared, counts)
+    return method, server, method.init_client(net, server.shared, counts)
 
 
 def counts_of(images: Images, members: Tensor) -> Tensor:
@@ -54,10 +54,10 @@ def members_of(images: Images, classes: tuple[int, ...], size: int) -> Tensor:
 
 
 def one_round(name: str, net: Net, images: Images, members: Tensor, **train: Any) -> Any:
-    method, shared, client = start(name, net, counts_of(images, members))
+    method, server, client = start(name, net, counts_of(images, members))
     settings = Train.build({"epochs": 2, "batch_size": 8, "weight_decay": 1e-5, "mixup": True, **train})
     plan = local_plan(0, 1, 0, len(members), settings, Data(crop=0, flip=False))
-    return run_client(net, method, shared, client, images, members, plan, settings, 0.01, measure=True)
+    return run_client(net, method, server.shared, client, images, members, plan, settings, 0.01, measure=True)
 
 
 @ALL
@@ -66,16 +66,19 @@ def test_odd_clients_work(name: str, classes: tuple[int, ...], size: int, net: N
     """One class, one sample, a last batch of one sample, every class."""
     members = members_of(images, classes, size)
     outcome = one_round(name, net, images, members)
-    assert METHODS[name]().check(outcome.reply, Shared(net.initial, {})) is None
+    method, server, _ = start(name, net, torch.ones(10))
+    sent = server.shared.params
+    assert method.check(outcome.reply, server.shared) is None
     assert outcome.train_loss.isfinite()
-    assert any(not torch.equal(net.initial[key], value) for key, value in outcome.reply.params.items())
+    assert any(not torch.equal(sent[key], value) for key, value in outcome.reply.params.items())
     assert int(outcome.tally["seen"].sum()) == size
 
 
 @ALL
 def test_a_round_modifies_none_of_its_inputs(name: str, net: Net, images: Images) -> None:
     members = members_of(images, (0, 4, 7), 30)
-    method, shared, client = start(name, net, counts_of(images, members))
+    method, server, client = start(name, net, counts_of(images, members))
+    shared = server.shared
     before = pytree.tree_map(torch.clone, (shared, client, net.initial, images.pixels, members))
     settings = Train.build({"epochs": 1, "batch_size": 8, "weight_decay": 1e-5, "mixup": True})
     plan = local_plan(0, 1, 0, len(members), settings, Data(crop=0, flip=False))
@@ -110,18 +113,29 @@ def steps_of(
         now = Trained(shared.params, client.private)
         velocity = Trained(*({k: torch.zeros_like(v) for k, v in part.items()} for part in now))
         client = method.begin(shared, client)
+        target = (batch.y[:, None] == torch.arange(10)).to(batch.x.dtype)
+
+        def surveyed(client: Client, when: str) -> Client:
+            if when not in method.survey_at:
+                return client
+            out = method.outputs(net, now, shared, client, batch.x)
+            return method.absorb(client, method.survey(out, target, batch.w, client), when)
+
+        client = surveyed(client, "start")
         for _ in range(2):
             now, velocity, client, loss = step(
                 net, method, now, velocity, client, shared, batch, did, hyper, True, gradient_of
             )
-        out = method.outputs(net, now, shared, client, batch.x)
-        target = (batch.y[:, None] == torch.arange(10)).to(batch.x.dtype)
-        if "end" in method.survey_at:
-            client = method.absorb(client, method.survey(out, target, batch.w, client), "end")
+        client = surveyed(client, "end")
         client, extra, told = method.finish(now, shared, client, did)
         return now, client, extra, told, loss
 
     return do
+
+
+def to(tree: Any, dtype: torch.dtype) -> Any:
+    """Numbers in another precision; counts stay counts."""
+    return pytree.tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, tree)
 
 
 def scalars(dtype: torch.dtype) -> tuple[Did, Hyper]:
@@ -144,9 +158,9 @@ def test_stacked_clients_equal_one_by_one(
     batches = [batch_of(images, members, pad=3, dtype=dtype) for members in groups]
     clients, did_hyper = [], scalars(dtype)
     for members in groups:
-        method, shared, client = start(name, net, counts_of(images, members))
-        clients.append(client)
-    shared = pytree.tree_map(lambda t: t.to(dtype), shared)
+        method, server, client = start(name, net, counts_of(images, members))
+        clients.append(to(client, dtype))
+    shared = to(server.shared, dtype)
     do = steps_of(net, method, shared, *did_hyper)
     alone = [do(client, batch) for client, batch in zip(clients, batches, strict=True)]
 
@@ -161,8 +175,8 @@ def test_stacked_clients_equal_one_by_one(
 @ALL
 def test_padding_changes_nothing(name: str, net: Net, images: Images) -> None:
     members = members_of(images, (0, 1, 5), 9)
-    method, shared, client = start(name, net, counts_of(images, members))
-    shared = pytree.tree_map(Tensor.double, shared)
+    method, server, client = start(name, net, counts_of(images, members))
+    shared, client = to((server.shared, client), torch.float64)
     do = steps_of(net, method, shared, *scalars(torch.float64))
     bare, padded = (do(client, batch_of(images, members, pad, torch.float64)) for pad in (0, 7))
     torch.testing.assert_close(bare, padded, rtol=1e-9, atol=1e-9)
@@ -171,7 +185,8 @@ def test_padding_changes_nothing(name: str, net: Net, images: Images) -> None:
 @ALL
 def test_check_refuses_what_does_not_fit(name: str, net: Net, images: Images) -> None:
     reply: Reply = one_round(name, net, images, members_of(images, (0, 1), 10)).reply
-    method, shared = METHODS[name](), Shared(net.initial, {})
+    method, server, _ = start(name, net, torch.ones(10))
+    shared = server.shared
     key = next(iter(reply.params))
     bad = {
         "missing": {k: v for k, v in reply.params.items() if k != key},
@@ -189,12 +204,13 @@ def test_combine_of_unmoved_clients_changes_nothing(name: str, net: Net, images:
     """Replies equal to what was sent leave the weights as they are."""
     from fedacd.engine.rounds import Fold
 
-    method, shared, _ = start(name, net, torch.full((10,), 5))
+    method, server, _ = start(name, net, torch.full((10,), 5))
+    shared = server.shared
     reply: Reply = one_round(name, net, images, members_of(images, (0, 1), 10)).reply
     fold = Fold(method, shared)
     for _ in range(3):
         fold.add(reply._replace(params=shared.params))
-    after = method.combine(net, Server(shared, {}), fold.total(), 3, np.random.default_rng(0))
+    after = method.combine(net, server, fold.total(), 3, np.random.default_rng(0))
     torch.testing.assert_close(after.shared.params, shared.params, rtol=0, atol=0)
 
 

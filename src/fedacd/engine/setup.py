@@ -15,7 +15,7 @@ from fedacd import data, models, partition
 from fedacd.config import Config
 from fedacd.data import Dataset
 from fedacd.engine.plan import Stream, torch_seed
-from fedacd.errors import ConfigError
+from fedacd.errors import ConfigError, ModelError
 from fedacd.methods import METHODS, Method, find
 from fedacd.models.net import Net
 
@@ -88,6 +88,11 @@ def prepare(
     net = models.build(
         model or str(config.model.name), dataset.shape, dataset.num_classes, config.model.options, weights_seed
     )
+    if kind.needs_features and not net.head_names:
+        raise ModelError(
+            f"method {kind.title} works on features, and model '{config.model.name}' has none: its forward does not "
+            "end in an nn.Linear with one output per class (model.head names it)."
+        )
     return Setup(
         config=config,
         dataset=dataset,

@@ -99,6 +99,8 @@ class Method(Settings):
     section: ClassVar[str] = "method"
     title: ClassVar[str]
     citation: ClassVar[str]
+    needs_features: ClassVar[bool] = False
+    """Whether a model without a head, and so without features, is refused."""
 
     weighting: str = setting(
         "uniform", "weight of a reply: equal, or by its number of samples", one_of=("uniform", "samples")

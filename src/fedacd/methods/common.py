@@ -4,6 +4,7 @@ Shapes: B batch, C classes.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -39,3 +40,18 @@ def kl_to_template(P: Tensor, present: Tensor, tau: float = TAU) -> Tensor:
     log_q = off + (on - off) * torch.eye(C, dtype=P.dtype, device=P.device)
     rows = (torch.xlogy(P, P) - P * log_q).sum(-1)
     return torch.where(present, rows, 0)
+
+
+def squared_distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """||a - b||^2 over named tensors."""
+    return torch.stack([(x - b[name]).square().sum() for name, x in a.items()]).sum()
+
+
+def inner_product(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """<a, b> over named tensors."""
+    return torch.stack([(x * b[name]).sum() for name, x in a.items()]).sum()
+
+
+def effective_steps(steps: Tensor, momentum: Tensor) -> Tensor:
+    """How many plain SGD steps are worth `steps` with momentum: [t - r (1 - r^t)/(1 - r)]/(1 - r)."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
