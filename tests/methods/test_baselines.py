@@ -1,0 +1,317 @@
+"""Each baseline: one number worked out by hand, and its formula against plain loops."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedacd import models
+from fedacd.engine.rounds import Fold
+from fedacd.errors import ConfigError, ModelError
+from fedacd.methods import (
+    METHODS,
+    Client,
+    CReFF,
+    Did,
+    FedAvg,
+    FedDecorr,
+    FedDyn,
+    FedLC,
+    FedNH,
+    FedNova,
+    FedNTD,
+    FedProx,
+    FedROD,
+    Method,
+    Reply,
+    Scaffold,
+    Server,
+    Shared,
+    Trained,
+)
+from fedacd.methods.creff import head_gradients
+from fedacd.methods.feddecorr import correlation
+from fedacd.methods.fedntd import not_true_kl
+
+ONE = torch.ones(1)
+RNG = np.random.default_rng
+OUT = {"logits": torch.tensor([[0.5, 0.3, 0.2]]).log()}
+ZERO = torch.tensor([0])
+
+
+def loss_of(method: Method, client: Client, shared: Shared, now: Trained, **more: Tensor) -> float:
+    return float(method.loss({**OUT, **more}, ZERO, ONE, now, shared, client))
+
+
+def server_step(method: Method, server: Server, replies: list[Reply], num_clients: int) -> Server:
+    fold = Fold(method, server.shared)
+    for reply in replies:
+        fold.add(reply)
+    return method.combine(None, server, fold.total(), num_clients, RNG(0))  # type: ignore[arg-type]
+
+
+def reply(w: float, **told: float) -> Reply:
+    return Reply({"w": torch.tensor([w])}, {}, {name: torch.tensor(value) for name, value in told.items()})
+
+
+def test_fedavg(client: Client, shared: Shared, now: Trained) -> None:
+    # -log .5; w = 1, replies 2 and 5 with 1 and 3 samples: 3.5 equally, (2 + 15)/4 = 4.25 by samples.
+    assert loss_of(FedAvg(), client, shared, now) == pytest.approx(math.log(2))
+    server = Server(Shared({"w": torch.tensor([1.0])}, {}), {})
+    replies = [reply(2, n=1), reply(5, n=3)]
+    assert server_step(FedAvg(), server, replies, 2).shared.params["w"].item() == pytest.approx(3.5)
+    assert server_step(FedAvg(weighting="samples"), server, replies, 2).shared.params["w"].item() == pytest.approx(4.25)
+
+
+def test_fedprox(client: Client, shared: Shared, now: Trained) -> None:
+    # ||(2, -1)||^2 = 5, so log 2 + .2/2 * 5 = log 2 + .5.
+    assert loss_of(FedProx(mu=0.2), client, shared, now) == pytest.approx(math.log(2) + 0.5)
+
+
+def test_fednova(client: Client, shared: Shared, now: Trained, did: Did) -> None:
+    _, _, told = FedNova().finish(now, shared, client, did)
+    assert told["a"].item() == pytest.approx(2.5)
+    # x = 1; x_1 = 3 with n = 1, a = 2; x_2 = 9 with n = 3, a = 8. d = -1 and -1; p = 1/4, 3/4; sum p a = 6.5.
+    # x + 6.5 * (1/4 * 1 + 3/4 * 1) = 7.5. Equal p: (2 + 8)/2 * 1 = 5, so 6.
+    server = Server(Shared({"w": torch.tensor([1.0])}, {}), {})
+    replies = [reply(3, n=1, a=2), reply(9, n=3, a=8)]
+    assert server_step(FedNova(), server, replies, 2).shared.params["w"].item() == pytest.approx(7.5)
+    equal = server_step(FedNova(weighting="uniform"), server, replies, 2)
+    assert equal.shared.params["w"].item() == pytest.approx(6)
+
+
+def test_effective_steps_are_what_momentum_does(did: Did) -> None:
+    """A constant gradient of 1 at learning rate 1 moves the weight by a: counted step by step."""
+    for steps, momentum in ((1, 0.9), (7, 0.9), (40, 0.9), (5, 0.0)):
+        moved, velocity = 0.0, 0.0
+        for _ in range(steps):
+            velocity = momentum * velocity + 1
+            moved += velocity
+        told = FedNova().finish(
+            Trained({}, {}), Shared({}, {}), Client(ONE, {}, {}),
+            did._replace(steps=torch.tensor(float(steps)), momentum=torch.tensor(momentum)),
+        )[2]  # fmt: skip
+        assert told["a"].item() == pytest.approx(moved, rel=1e-5)
+
+
+def test_scaffold(client: Client, shared: Shared, now: Trained, did: Did) -> None:
+    # c = (.5, 0), c_m = (.1, .2): the loss gets <(.4, -.2), (3, 1)> = 1, so its gradient gets (.4, -.2).
+    shared = shared._replace(extra={"w": torch.tensor([0.5, 0.0])})
+    client = client._replace(memo={"w": torch.tensor([0.1, 0.2])})
+    assert loss_of(Scaffold(), client, shared, now) == pytest.approx(math.log(2) + 1)
+    # (x - x_m)/(lr a) = (-2, 1)/(.5 * 2.5) = (-1.6, .8); the change is that less c = (-2.1, .8);
+    # c_m+ = (.1 - 2.1, .2 + .8) = (-2, 1).
+    after, change, _ = Scaffold().finish(now, shared, client, did)
+    assert change["w"].tolist() == pytest.approx([-2.1, 0.8])
+    assert after.memo["w"].tolist() == pytest.approx([-2, 1])
+    # Server: x = mean of replies; c + change/K with K = 4 clients: (.5 - .525, .2).
+    server = Server(shared, {})
+    combined = server_step(Scaffold(), server, [Reply(now.params, change, {"n": torch.tensor(17.0)})], 4)
+    assert combined.shared.params["w"].tolist() == [3, 1]
+    assert combined.shared.extra["w"].tolist() == pytest.approx([-0.025, 0.2])
+
+
+def test_scaffold_correction_is_exactly_added_to_the_gradient(client: Client, shared: Shared) -> None:
+    shared = shared._replace(extra={"w": torch.tensor([0.5, 0.0])})
+    client = client._replace(memo={"w": torch.tensor([0.1, 0.2])})
+    w = torch.tensor([3.0, 1.0], requires_grad=True)
+    loss = Scaffold().loss(OUT, ZERO, ONE, Trained({"w": w}, {}), shared, client)
+    assert torch.autograd.grad(loss, w)[0].tolist() == pytest.approx([0.4, -0.2])
+
+
+def test_feddyn(client: Client, shared: Shared, now: Trained, did: Did) -> None:
+    # g = (.1, .2), alpha = .4: -<g, (3, 1)> + .2 * ||(2, -1)||^2 = -.5 + 1.
+    client = client._replace(memo={"w": torch.tensor([0.1, 0.2])})
+    method = FedDyn(alpha=0.4)
+    assert loss_of(method, client, shared, now) == pytest.approx(math.log(2) + 0.5)
+    # g - alpha (w_m - x) = (.1 - .8, .2 + .4).
+    assert method.finish(now, shared, client, did)[0].memo["w"].tolist() == pytest.approx([-0.7, 0.6])
+    # h = (1, 1), K = 4: h - .1 * (2, -1) = (.8, 1.1); x = mean of w_m - h/.4 = (3 - 2, 1 - 2.75).
+    server = Server(shared, {"w": torch.ones(2)})
+    combined = server_step(method, server, [Reply(now.params, {}, {"n": torch.tensor(17.0)})], 4)
+    assert combined.hidden["w"].tolist() == pytest.approx([0.8, 1.1])
+    assert combined.shared.params["w"].tolist() == pytest.approx([1, -1.75])
+
+
+def test_fedlc(client: Client, shared: Shared, now: Trained) -> None:
+    # 16^(-1/4) = .5 and 1^(-1/4) = 1; class 2 is missing: log(1 + .3/.5 * e^(-1 + .5)) = log(1 + .6 e^-.5).
+    assert loss_of(FedLC(), client, shared, now) == pytest.approx(math.log(1 + 0.6 * math.exp(-0.5)))
+    # tau = 0 leaves the softmax over the classes held: log(1 + .6).
+    assert loss_of(FedLC(tau=0), client, shared, now) == pytest.approx(math.log(1.6))
+
+
+def test_fedrod(client: Client, shared: Shared) -> None:
+    # Balanced: .5 * 16 against .3 * 1 and nothing for class 2: log(1 + .3/8). Personal: -log .2 with outputs given.
+    personal = torch.tensor([[0.2, 0.3, 0.5]]).log()
+    got = loss_of(FedROD(), client, shared, Trained({}, {}), personal=personal)
+    assert got == pytest.approx(math.log(1 + 0.3 / 8) + math.log(5), rel=1e-6)
+
+
+def test_fedrod_trains_the_personal_head_alone_by_its_loss() -> None:
+    net = models.build("small-cnn", (1, 8, 8), 3, {}, seed=0)
+    method = FedROD()
+    client = method.init_client(net, Shared(net.initial, {}), torch.tensor([2, 1, 1]))
+    x, y = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
+    params = {name: w.clone().requires_grad_() for name, w in net.initial.items()}
+    now = Trained(params, {"head": client.private["head"].clone().requires_grad_()})
+    out = method.outputs(net, now, Shared(net.initial, {}), client, x)
+    torch.testing.assert_close(out["personal"], out["logits"])  # the personal head starts at zero
+    assert not torch.autograd.grad(
+        nn.functional.cross_entropy(out["personal"], y), list(params.values()), retain_graph=True, allow_unused=True
+    )[0]
+    (slope,) = torch.autograd.grad(nn.functional.cross_entropy(out["personal"], y), now.private["head"])
+    assert float(slope.abs().max()) > 0
+
+
+def test_fedntd(client: Client, shared: Shared, now: Trained) -> None:
+    # y = 0. Not-true student: (.3, .2)/.5 = (.6, .4); teacher (.1, .3)/.4 = (.25, .75).
+    # KL = .25 log(.25/.6) + .75 log(.75/.4) = -.2188672 + .4714565 = .2525893.
+    teacher = torch.tensor([[0.6, 0.1, 0.3]]).log()
+    assert not_true_kl(teacher, OUT["logits"], ZERO, 1.0).item() == pytest.approx(0.2525893, abs=1e-6)
+    got = loss_of(FedNTD(beta=2), client, shared, now, teacher=teacher)
+    assert got == pytest.approx(math.log(2) + 2 * 0.2525893, abs=1e-6)
+    # tau = 2 halves the logits: student (sqrt .3, sqrt .2), teacher (sqrt .1, sqrt .3), and counts four times.
+    s, t = [math.sqrt(v) for v in (0.3, 0.2)], [math.sqrt(v) for v in (0.1, 0.3)]
+    kl = sum(b / sum(t) * math.log((b / sum(t)) / (a / sum(s))) for a, b in zip(s, t, strict=True))
+    got = loss_of(FedNTD(tau=2), client, shared, now, teacher=teacher)
+    assert got == pytest.approx(math.log(2) + 4 * kl, abs=1e-6)
+
+
+def test_feddecorr() -> None:
+    # Two features of three samples: (1, 2, 3) and (1, 3, 2). Normalised: (-1, 0, 1) and (-1, 1, 0); M_12 = 1.
+    # The mean of the squared off-diagonal entries is 1, over N = 3.
+    features = torch.tensor([[1.0, 1], [2, 3], [3, 2]])
+    assert correlation(features, torch.ones(3)).item() == pytest.approx(1 / 3, abs=1e-6)
+    assert correlation(features[:1], torch.ones(1)).item() == 0
+    padded = torch.cat([features, torch.full((2, 2), 9.0)])
+    assert correlation(padded, torch.tensor([1.0, 1, 1, 0, 0])).item() == pytest.approx(1 / 3, abs=1e-6)
+    assert FedDecorr.defaults("cifar100", "cnn")["method.coef"] == 0.05
+    assert "method.coef" not in FedDecorr.defaults("cifar10", "cnn")
+
+
+def test_feddecorr_against_loops() -> None:
+    f = np.random.default_rng(0).normal(size=(6, 4))
+    z = (f - f.mean(0)) / np.sqrt(f.var(0, ddof=1) + 1e-8)
+    total = sum(float(z[:, i] @ z[:, j]) ** 2 for i in range(4) for j in range(4) if i != j)
+    got = correlation(torch.from_numpy(f), torch.ones(6, dtype=torch.float64))
+    assert got.item() == pytest.approx(total / 12 / 6)
+
+
+def test_fednh(did: Did) -> None:
+    # W_0 = (1, 0), W_1 = (0, 1). Sums of z: class 0 (0, 2) from two samples, class 1 nobody.
+    # W_0 <- (.9, .1)/|(.9, .1)| = (.9, .1)/.9055385; W_1 stays.
+    method = FedNH()
+    server = Server(Shared({"scale": torch.tensor(1.0)}, {"prototypes": torch.eye(2)}), {})
+    sums = {"features": torch.tensor([[0.0, 2], [0, 0]]), "counts": torch.tensor([2.0, 0])}
+    combined = server_step(method, server, [Reply({"scale": torch.tensor(3.0)}, sums, {"n": torch.tensor(2.0)})], 4)
+    W = combined.shared.extra["prototypes"]
+    assert W[0].tolist() == pytest.approx([0.9938837, 0.1104315], abs=1e-6)
+    assert W[1].tolist() == [0, 1]
+    assert combined.shared.params["scale"].item() == 3
+
+
+def test_fednh_starts_with_orthogonal_rows_and_measures_by_angle() -> None:
+    net = models.build("small-cnn", (1, 8, 8), 5, {}, seed=0)
+    method = FedNH(scale=2.0)
+    shared = method.init_server(net, RNG(0)).shared
+    W = shared.extra["prototypes"]
+    torch.testing.assert_close(W @ W.mT, torch.eye(5), atol=1e-6, rtol=0)
+    assert not set(net.head_names) & set(shared.params)
+    x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    f = net.features(net.initial, x)
+    expected = torch.stack([2 * (row / row.norm()) @ W.mT for row in f])
+    torch.testing.assert_close(method.predict(net, shared, x), expected)
+    assert FedNH.defaults("tiny-imagenet", "resnet18")["method.scale"] == 20
+
+
+def test_creff_gradients_of_a_client_by_hand() -> None:
+    # One feature, two classes, re-trained logits even: p = (.5, .5). Two samples of class 0 with features 2 and 4:
+    # the gradient by rows is (p_0 - 1, p_1) * f = (-.5, .5) * 3 on average.
+    method, client = CReFF(), Client(torch.tensor([2, 0]), {}, {})
+    out = {"retrained": torch.zeros(2, 2), "features": torch.tensor([[2.0], [4.0]])}
+    target = torch.tensor([[1.0, 0], [1, 0]])
+    client = method.absorb(client, method.survey(out, target, torch.ones(2), client), "start")
+    did = Did(*(torch.tensor(1.0) for _ in range(5)))
+    _, extra, _ = method.finish(Trained({}, {}), Shared({}, {}), client, did)
+    assert extra["gradients"][0, :, 0].tolist() == [-1.5, 1.5]
+    assert extra["gradients"][1].abs().sum() == 0
+    assert extra["held"].tolist() == [1, 0]
+
+
+def test_creff_gradients_against_autograd() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features, head = torch.randn(3, 5, 4, generator=generator), torch.randn(3, 4, generator=generator)
+    for k in range(3):
+        h = head.clone().requires_grad_()
+        loss = nn.functional.cross_entropy(features[k] @ h.mT, torch.full((5,), k))
+        (expected,) = torch.autograd.grad(loss, h)
+        torch.testing.assert_close(head_gradients(features, head)[k], expected)
+
+
+def test_creff_matches_gradients_of_the_classes_sent_only() -> None:
+    generator = torch.Generator().manual_seed(0)
+    real, head = torch.randn(3, 8, 4, generator=generator) + 1, torch.randn(3, 4, generator=generator)
+    wanted, start = head_gradients(real, head), torch.randn(3, 8, 4, generator=generator)
+    sent = torch.tensor([True, True, False])
+
+    def distance(features: Tensor) -> Tensor:
+        return (1 - nn.functional.cosine_similarity(head_gradients(features, head), wanted, dim=-1)).sum(-1)
+
+    moved = CReFF().match(start, head, wanted, sent)
+    assert bool((distance(moved) < 0.5 * distance(start))[:2].all())
+    assert torch.equal(moved[2], start[2])
+
+
+def test_creff_retrains_a_head_that_tells_the_features_apart() -> None:
+    features = 3 * torch.eye(4)[:3, None, :] + 0.1 * torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
+    head = CReFF().retrain(features, RNG(0))
+    assert bool(((features @ head.mT).argmax(-1) == torch.arange(3)[:, None]).all())
+    # Against torch's own optimiser from the same start.
+    start = torch.from_numpy(RNG(0).uniform(-1, 1, (3, 4)) / 2).float().requires_grad_()
+    optimiser = torch.optim.SGD([start], lr=1.6)
+    for _ in range(300):
+        loss = nn.functional.cross_entropy(features.flatten(0, 1) @ start.mT, torch.arange(3).repeat_interleave(6))
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    torch.testing.assert_close(head, start.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("fedprox", "mu", -1), ("fednova", "weighting", "score"), ("creff", "head_steps", 0), ("fedrod", "gamma", -1),
+        ("fedntd", "tau", 0), ("feddecorr", "coef", -0.1), ("fedlc", "tau", math.nan), ("fednh", "rho", 1.1),
+        ("feddyn", "alpha", 0), ("scaffold", "weighting", "score"),
+    ],
+)  # fmt: skip
+def test_a_hyper_parameter_out_of_range_is_named(name: str, field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"method\.{field} = "):
+        METHODS[name].build({field: value})
+
+
+class Headless(nn.Module):
+    """Its forward does not end in a linear layer."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = 2 * self.linear(x.flatten(1)).tanh()
+        return logits
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_model_without_features_is_refused_where_they_are_needed(name: str) -> None:
+    from fedacd.engine.setup import prepare
+
+    values = {"data.name": "digits", "method.name": name, "partition.clients": 3}
+    if METHODS[name].needs_features:
+        with pytest.raises(ModelError, match=f"method {METHODS[name].title} works on features"):
+            prepare(values, model=Headless)
+    else:
+        prepare(values, model=Headless)
