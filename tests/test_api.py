@@ -83,7 +83,7 @@ def test_a_method_object_and_a_callback(digits: Dataset, tmp_path: Path) -> None
 
 def test_a_method_of_ones_own(digits: Dataset, tmp_path: Path) -> None:
     class Lazy(Method):
-        """Takes the first reply's change and halves it, whatever the others say."""
+        """FedAvg under another name."""
 
         title = "Lazy"
         citation = "nobody"
@@ -91,6 +91,44 @@ def test_a_method_of_ones_own(digits: Dataset, tmp_path: Path) -> None:
     result = fedacd.run(dataset=digits, method=Lazy(), out=str(tmp_path / "run"), **TINY)
     assert len(result.history) == 2
     assert str(result.config.method.name).endswith("Lazy")
+    again = fedacd.Result.load(result.folder, method=Lazy())
+    torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
+    with pytest.raises(ConfigError, match=r"method\.lam is set beside a method object"):
+        fedacd.run({"method.lam": 2.0}, dataset=digits, method=FedACD(lam=0.5))
+
+
+def test_a_changed_model_is_another_run(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def net(width: int, activation: type[nn.Module]) -> Any:
+        return lambda num_classes: nn.Sequential(
+            nn.Flatten(), nn.Linear(64, width), activation(), nn.Linear(width, num_classes)
+        )
+
+    monkeypatch.chdir(tmp_path)
+    folders = {
+        fedacd.run(dataset=digits, model=net(width, activation), **TINY).folder
+        for width, activation in ((8, nn.ReLU), (9, nn.ReLU), (8, nn.Tanh), (8, nn.ReLU))
+    }
+    assert len(folders) == 3
+    with pytest.raises(RecordError, match=r"model\.fingerprint is"):
+        fedacd.run(dataset=digits, model=net(9, nn.Tanh), out=folders.pop(), **TINY)
+
+
+def test_inference_is_in_full_precision_whatever_the_run_was(digits: Dataset, tmp_path: Path) -> None:
+    result = fedacd.run(dataset=digits, precision="bf16", out=tmp_path / "run", **TINY)
+    torch.testing.assert_close(
+        fedacd.Result.load(result.folder).model(digits.x_test), result.model(digits.x_test), rtol=0, atol=0
+    )
+
+
+def test_plain_python_values_are_taken(digits: Dataset, tmp_path: Path) -> None:
+    result = fedacd.run(dataset=digits, out=tmp_path / "run", **TINY | {"rounds": np.int64(1), "lr": np.float32(0.5)})
+    assert (result.config.train.rounds, result.config.train.lr) == (1, 0.5)
+    with pytest.raises(ConfigError, match=r"dataset is a int: must be a name or an object of fedacd\.Dataset\."):
+        fedacd.run(dataset=5)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"method is the class FedACD: must be a name or an object of fedacd\.Method\."
+    ):
+        fedacd.run(dataset=digits, method=FedACD)  # type: ignore[arg-type]
 
 
 def test_own_index_lists(digits: Dataset, tmp_path: Path) -> None:

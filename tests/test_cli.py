@@ -59,12 +59,22 @@ def refused(*arguments: str, message: str) -> None:
         (["--clients", "2000"], "partition.clients = 2000: "),
         (["--precision", "half"], "run.precision = 'half': must be one of fp32, tf32, bf16."),
         (["--precision", "tf32", "--device", "cpu"], "run.precision = 'tf32': only CUDA devices have it"),
+        (["--device", "cpu:3"], "run.device = 'cpu:3': must be cpu, cuda, cuda:N or auto."),
+        (["--set", "data.mean=[0.1, 0.2]"], "data.mean = [0.1, 0.2]: must have 1 values, one a channel."),
+        (["--set", 'data.mean=["a"]'], "data.mean = ['a']: must be a list of numbers."),
+        (["--set", "data.std=[0.0]"], "data.std = [0.0]: must be a list of numbers above 0."),
+        (["--set", "model.head={a=1}"], "model.head = {'a': 1}: must be a number, a text, true or false, or a list"),
+        (["--seed", "0,1"], "run.seed = '0,1': a run has one value; fedacd sweep takes lists."),
+        (["--lr", "0.1", "--set", "train.lr=0.2"], "train.lr is given twice, by its option and by --set."),
+        (["--set", "data.crop=100"], "data.crop = 100: must be smaller than the images, (8, 8)."),
+        (["--set", "partition.file=a.json"], "partition.file = 'a.json': goes with partition.scheme = 'custom' only."),
+        (["--out", "x" * 300], f"cannot read {'x' * 300}: File name too long."),
         (["--device", "tpu"], "run.device = 'tpu': must be cpu, cuda, cuda:N or auto."),
         (["--device", "cuda:7"], "run.device = 'cuda:7': this machine has "),
         (["--model", "resnet19"], "unknown model 'resnet19'. Did you mean 'resnet18'?"),
         (["--model", "cnn"], "model 'cnn'"),
         (["--model", "nowhere.to:be"], "model 'nowhere.to:be': cannot import"),
-        (["--mixup", "--no-mixup"], "train.mixup = 'true,false': must be true or false."),
+        (["--mixup", "--no-mixup"], "train.mixup = 'true,false': a run has one value; fedacd sweep takes lists."),
         (["missing.toml"], "cannot read the config file missing.toml"),
         (["--dataset", "nothing.npz"], "there is no file or folder nothing.npz"),
         (["--set", "method.tau=1"], "method.tau = 1.0: must be a number above 0 and below 1."),
@@ -77,6 +87,21 @@ def test_bad_input_of_run(arguments: list[str], message: str) -> None:
 
 def test_bad_input_of_a_sweep_is_found_before_anything_is_trained() -> None:
     refused("sweep", *TINY, "--method", "fedavg,fedadc", message="unknown method 'fedadc'. Did you mean 'fedacd'?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "a,b"], "run.out = 'a,b': a sweep has one folder"),
+        (
+            ["--set", "run.save_every=1,2"],
+            "some of these runs are the same run: run.save_every must",
+        ),
+        (["--seed", "0,,1"], "run.seed = '': must be a whole number"),
+    ],
+)
+def test_bad_lists_of_a_sweep(arguments: list[str], message: str) -> None:
+    refused("sweep", *TINY, *arguments, message=message)
 
 
 def test_data_that_are_not_here_name_the_command() -> None:
@@ -149,7 +174,7 @@ def test_sweep_over_comma_lists() -> None:
         (config.method.name, config.run.seed, config.train.mixup) for config in map(read_config, folders)
     }  # fmt: skip
     assert len(settings) == 8
-    assert "FedAvg on digits, run.seed 1, train.mixup False: round 2/2" in stdout
+    assert "4/8 FedAvg, seed 1, mixup False: round 2/2" in stdout
     assert sum(str(folder) in stdout for folder in folders) == 8
     table = [line for line in stdout.splitlines() if line.startswith("│")]
     assert len(table) == 8

@@ -10,8 +10,8 @@ import fedacd
 SOURCE = Path(fedacd.__file__).parent
 
 # A module imports only from those on its left.
-ORDER = ["errors", "config", "data", "partition", "models", "methods", "metrics", "records", "engine", "inference",
-         "api", "display", "cli"]  # fmt: skip
+ORDER = ["errors", "config", "data", "partition", "models", "methods", "metrics", "files", "environment", "records",
+         "engine", "inference", "api", "display", "cli"]  # fmt: skip
 
 
 def imported(path: Path) -> set[str]:

@@ -17,8 +17,12 @@ import pytest
 import fedacd
 from fedacd import records
 from fedacd.api import Result
+from fedacd.config import Config
 from fedacd.data import Dataset
+from fedacd.engine.rounds import Simulation
+from fedacd.engine.setup import prepare
 from fedacd.errors import RecordError
+from fedacd.metrics import METRICS
 from fedacd.records import RunFolder, read_rounds, summary
 
 TINY: dict[str, Any] = {
@@ -27,6 +31,7 @@ TINY: dict[str, Any] = {
     "train.epochs": 1,
     "train.batch_size": 64,
     "train.rounds": 3,
+    "train.clip": 0.05,  # so that clipping binds: its norm is the one sum over all weights
 }
 
 
@@ -87,25 +92,23 @@ COMMAND = [sys.executable, "-m", "fedacd", "run", "--dataset", "digits", "--roun
 
 
 def test_kill_9_at_random_moments_and_the_same_command_again(tmp_path: Path) -> None:
-    settings = ["--set", "train.epochs=2", "--set", "partition.scheme=iid", "--out"]
+    settings = ["--set", "train.epochs=2", "--set", "partition.scheme=iid", "--set", "train.clip=0.1", "--out"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    started = time.monotonic()
     subprocess.run([*COMMAND, *settings, str(whole)], check=True, capture_output=True)
-    length = time.monotonic() - started
-    draw, kills = random.Random(0), 0
-    for _ in range(4):
+    draw, midway = random.Random(0), 0
+    for lines in (0, 2, 5, 9):
         process = subprocess.Popen(
             [*COMMAND, *settings, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        # Late enough to have started, mostly: the interpreter and torch take most of the time here.
-        time.sleep(length * draw.uniform(0.5, 0.95))
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
+        while process.poll() is None and len(read_rounds(killed)) <= lines:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 0.1))
+        process.kill()
         process.wait()
+        midway += 0 < len(read_rounds(killed)) < 12
     finished = subprocess.run([*COMMAND, *settings, str(killed)], check=True, capture_output=True, text=True)
     assert "accuracy" in finished.stdout
-    assert kills > 0
+    assert midway >= 2
     assert numbers(killed) == numbers(whole)
 
 
@@ -122,7 +125,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in error
     assert "The same command goes on from there: fedacd run --dataset digits" in error
-    assert records.load_state(out / "state.safetensors").round == len(read_rounds(out)) >= 2
+    assert records.finished_rounds(out) == len(read_rounds(out)) >= 2
+    assert json.loads((out / "env.json").read_text())["sessions"][0]["ended"]
 
 
 def test_a_second_process_is_refused(digits: Dataset, tmp_path: Path) -> None:
@@ -155,7 +159,7 @@ def test_saving_every_k_rounds_resumes_from_the_last_save(
         patch.setattr(RunFolder, "append", dying)
         with pytest.raises(Killed):
             train(digits, out, **{"run.save_every": 2})
-    assert records.load_state(out / "state.safetensors").round == 2
+    assert records.finished_rounds(out) == 2
     assert len(read_rounds(out)) == 3
     train(digits, out, **{"run.save_every": 2})
     assert numbers(out) == numbers(reference)
@@ -197,11 +201,68 @@ def copy(source: Path, target: Path) -> Path:
     return target
 
 
-def test_a_checkpoint_of_another_model_is_refused(digits: Dataset, reference: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_config_is_refused(digits: Dataset, reference: Path, tmp_path: Path) -> None:
     out = copy(reference, tmp_path / "run")
     (out / "state.safetensors").write_bytes((reference / "model.safetensors").read_bytes())
     with pytest.raises(RecordError, match="not a checkpoint"):
         train(digits, out)
+    other = train(digits, tmp_path / "other", **{"train.lr": 0.2}).folder
+    (out / "state.safetensors").write_bytes((other / "state.safetensors").read_bytes())
+    with pytest.raises(RecordError, match="is the checkpoint of another config"):
+        train(digits, out)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(digits: Dataset) -> None:
+    simulation = Simulation(prepare(TINY, dataset=digits))
+    state, shared = simulation.state, simulation.state.server.shared
+    short = {name: w for name, w in shared.params.items() if "bias" not in name}
+    flat = {name: w.flatten() for name, w in shared.params.items()}
+    for bad, reason in (
+        (state._replace(clients=state.clients[:2]), "it has 2 clients"),
+        (state._replace(server=state.server._replace(shared=shared._replace(params=short))), "it has"),
+        (state._replace(server=state.server._replace(shared=shared._replace(params=flat))), "is torch.float32"),
+    ):
+        with pytest.raises(RecordError, match=f"the checkpoint does not fit this run: .*{reason}"):
+            simulation.restore(bad)
+
+
+def test_a_damaged_partition_is_refused(digits: Dataset, reference: Path, tmp_path: Path) -> None:
+    for number, content in enumerate((b"", b"PK junk", (reference / "partition.npz").read_bytes()[:200])):
+        out = copy(reference, tmp_path / str(number))
+        (out / "partition.npz").write_bytes(content)
+        with pytest.raises(RecordError, match=r"cannot read .*partition\.npz"):
+            train(digits, out)
+
+
+def test_an_error_of_the_callers_saves_what_is_finished(digits: Dataset, tmp_path: Path) -> None:
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        fedacd.run(TINY | {"run.save_every": 100}, dataset=digits, out=str(tmp_path / "run"), on_round=stop)
+    assert records.finished_rounds(tmp_path / "run") == 2
+
+
+def test_an_unfinished_run_says_so(digits: Dataset, reference: Path, tmp_path: Path) -> None:
+    out = copy(reference, tmp_path / "run")
+    (out / "model.safetensors").unlink()
+    with pytest.raises(RecordError, match="is not finished: 3 of 3 rounds"):
+        Result.load(out)
+
+
+def test_a_damaged_model_of_a_finished_run_is_written_again(digits: Dataset, reference: Path, tmp_path: Path) -> None:
+    out = copy(reference, tmp_path / "run")
+    (out / "model.safetensors").write_bytes(b"junk")
+    (out / "env.json").write_text("junk")  # it only informs: no reason to refuse
+    train(digits, out)
+    assert numbers(out) == numbers(reference)
+
+
+def test_a_run_needs_no_git(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = train(digits, tmp_path / "run").folder
+    assert json.loads((folder / "env.json").read_text())["sessions"][0]["commit"] is None
 
 
 def test_a_folder_with_something_else_in_it_is_refused(digits: Dataset, tmp_path: Path) -> None:
@@ -223,12 +284,12 @@ def test_a_full_disk_ends_with_a_message_and_what_was_saved_is_intact(
 ) -> None:
     out, save, saves = tmp_path / "run", RunFolder.save_state, []
 
-    def full(self: RunFolder, state: records.State) -> None:
+    def full(self: RunFolder, state: records.State, config: Config) -> None:
         """From the second checkpoint on, the disk takes no byte more; every later write then fails in the system."""
         saves.append(state.round)
         if len(saves) == 2:
             patch.setattr(os, "fsync", no_space)
-        save(self, state)
+        save(self, state, config)
 
     def no_space(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -237,7 +298,7 @@ def test_a_full_disk_ends_with_a_message_and_what_was_saved_is_intact(
         patch.setattr(RunFolder, "save_state", full)
         with pytest.raises(RecordError, match=r"cannot write .*state\.safetensors: No space left on device"):
             train(digits, out)
-    assert records.load_state(out / "state.safetensors").round == 1
+    assert records.finished_rounds(out) == 1
     assert not list(out.glob("*.partial"))
     train(digits, out)
     assert numbers(out) == numbers(reference)
@@ -263,12 +324,12 @@ def test_what_a_run_leaves_behind(digits: Dataset, reference: Path) -> None:
     assert sorted(np.concatenate(held).tolist()) == list(range(len(digits.y_train)))
     config = records.read_config(reference)
     open_ones = [key for key, value in config.flat().items() if value is None]
-    assert open_ones == ["partition.file"]  # nothing that decided the run is left open
+    assert open_ones == ["partition.file", "run.threads"]  # nothing that decided the run is left open
 
 
 def test_summary_is_the_mean_over_the_last_ten_rounds() -> None:
     def line(number: int, accuracy: float | None) -> dict[str, Any]:
-        return {"round": number, **dict.fromkeys(records.SUMMARISED, accuracy)}
+        return {"round": number, **dict.fromkeys(METRICS, accuracy)}
 
     rounds = [line(number, number / 100) for number in range(1, 21)]
     found = summary(rounds)
@@ -277,3 +338,5 @@ def test_summary_is_the_mean_over_the_last_ten_rounds() -> None:
     seldom = [line(number, number / 100 if number % 4 == 0 else None) for number in range(1, 21)]
     assert summary(seldom)["accuracy"] == pytest.approx(0.16)  # rounds 12, 16 and 20
     assert summary([line(1, None)]) == {}
+    stopped = [line(number, 0.5 if number == 1 else None) for number in range(1, 30)]
+    assert summary(stopped)["accuracy"] == 0.5  # nothing measured lately: the last that was

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from fedacd.config import Config
 from fedacd.data import Dataset
 from fedacd.engine.rounds import Simulation, arithmetic
-from fedacd.engine.setup import Factory, Setup, prepare
-from fedacd.errors import ConfigError, unknown
+from fedacd.engine.setup import Setup, prepare
+from fedacd.errors import ConfigError, RecordError, unknown
 from fedacd.inference import GlobalModel
 from fedacd.methods import Method
-from fedacd.records import MODEL, RunFolder, read_config, read_rounds, summary
+from fedacd.models import Factory
+from fedacd.records import MODEL, RunFolder, holds_model, read_config, read_rounds, summary
 
 OPTIONS: Mapping[str, str] = {
     "dataset": "data.name",
@@ -53,17 +54,17 @@ class Result:
     """The global model, ready for inference."""
 
     @classmethod
-    def load(cls, folder: str | Path, *, model: Factory | None = None) -> "Result":
-        """Read a finished run's folder; a model that was given as a Python callable must be given again."""
+    def load(cls, folder: str | Path, *, model: Factory | None = None, method: Method | None = None) -> "Result":
+        """Read a finished run's folder. A model or method of one's own is given again where its name is not enough."""
         path = Path(folder)
-        history = read_rounds(path)
-        return cls(
-            folder=path,
-            config=read_config(path),
-            history=history,
-            final=summary(history),
-            model=GlobalModel.load(path / MODEL, model=model),
-        )
+        config, history = read_config(path), read_rounds(path)
+        if not (path / MODEL).exists():
+            raise RecordError(
+                f"{path} is not finished: {len(history)} of {config.train.rounds} rounds. The command that started it "
+                "goes on."
+            )
+        model_ = GlobalModel.load(path / MODEL, model=model, method=method)
+        return cls(folder=path, config=config, history=history, final=summary(history), model=model_)
 
 
 def run(
@@ -83,6 +84,10 @@ def run(
     or a `Dataset`, a callable that makes a `torch.nn.Module`, a `Method`. `partition` is a list of index arrays, one a
     client. `on_round` is called with every round's record.
     """
+    for name, value, kind in (("dataset", dataset, Dataset), ("method", method, Method)):
+        if not isinstance(value, str | kind | None):
+            what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+            raise ConfigError(f"{name} is {what}: must be a name or an object of fedacd.{kind.__name__}.")
     names = {"dataset": dataset, "model": model, "method": method}
     options |= {name: value for name, value in names.items() if isinstance(value, str)}
     for name in options:
@@ -102,19 +107,19 @@ def run(
 def train(setup: Setup, on_round: OnRound | None = None) -> Result:
     """Train a prepared run from where its folder stands. Ctrl-C saves the last finished round on its way out."""
     config = setup.config
-    with RunFolder(setup.out) as folder, arithmetic(config.run.precision):
+    with RunFolder(setup.out) as folder, arithmetic(config.run.precision, config.run.threads):
         folder.start(config, setup.members)
-        state = folder.resume()
+        state = folder.resume(config)
         simulation = Simulation(setup)
         if state:
             simulation.restore(state)
-        if simulation.state.round < config.train.rounds or not (folder.path / MODEL).exists():
+        if simulation.state.round < config.train.rounds or not holds_model(folder.path):
             with folder.session(setup.device, simulation.state.round):
                 _advance_to_the_end(simulation, folder, on_round)
-            folder.save_model(simulation.state.server.shared, _about(setup))
+                folder.save_model(simulation.state.server.shared, _about(setup))
         history = read_rounds(folder.path)
         model = GlobalModel(
-            simulation.net,
+            setup.net.to(setup.device),
             setup.method,
             simulation.state.server.shared,
             shape=setup.dataset.shape,
@@ -134,13 +139,13 @@ def _advance_to_the_end(simulation: Simulation, folder: RunFolder, on_round: OnR
             folder.append(record)
             recorded = simulation.state
             if recorded.round % config.run.save_every == 0 or recorded.round == config.train.rounds:
-                folder.save_state(recorded)
+                folder.save_state(recorded, config)
                 saved = recorded
             if on_round:
                 on_round(record)
-    except KeyboardInterrupt:
-        if saved is not recorded:
-            folder.save_state(recorded)
+    except (Exception, KeyboardInterrupt) as error:
+        if saved is not recorded and not isinstance(error, RecordError):
+            folder.save_state(recorded, config)
         raise
 
 

@@ -20,12 +20,12 @@ import fedacd
 from fedacd import data
 from fedacd.api import OPTIONS, Result, train
 from fedacd.config import Config, Settings, allowed, kinds_of, parse_value, read_toml
-from fedacd.display import RoundProgress, TransferProgress, console, metrics_table, plain_table
+from fedacd.display import RoundProgress, TransferProgress, console, metrics_table, plain_table, print_table
 from fedacd.engine.setup import Setup, prepare
 from fedacd.errors import ConfigError, FedacdError
 from fedacd.methods import METHODS
 from fedacd.models import MODELS
-from fedacd.records import STATE, load_state
+from fedacd.records import finished_rounds
 
 app = typer.Typer(
     help="Federated learning for label-skewed data: FedACD and its baselines.",
@@ -93,6 +93,8 @@ def with_settings(command: Callable[[dict[str, Any], dict[str, str]], None]) -> 
                 key, equals, text = pair.partition("=")
                 if not equals:
                     raise ConfigError(f"--set {pair}: write section.key=value, such as train.clip=5.")
+                if key.strip() in texts:
+                    raise ConfigError(f"{key.strip()} is given twice, by its option and by --set.")
                 texts[key.strip()] = text.strip()
             command(read_toml(config) if config else {}, texts)
 
@@ -119,9 +121,12 @@ def _value(key: str, text: str) -> Any:
 @with_settings
 def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
     """Train one run. The same command again goes on where it stopped."""
+    for key, text in texts.items():
+        if key not in ("data.name", "run.out") and len(split_list(text)) > 1:
+            raise ConfigError(f"{key} = {text!r}: a run has one value; fedacd sweep takes lists.")
     with interruptible():
         result = _train(prepare(settings | {key: _value(key, text) for key, text in texts.items()}))
-    console.print(metrics_table([({"method": _title(result.config)}, result.final)]))
+    print_table(metrics_table([({"method": _title(result.config)}, result.final)]))
     console.print(f"Run folder: {result.folder}", markup=False)
 
 
@@ -130,22 +135,23 @@ def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
 def sweep(settings: dict[str, Any], texts: dict[str, str]) -> None:
     """Train every combination of comma lists, such as --method fedavg,fedacd --seed 0,1,2."""
     choices = {key: [_value(key, item) for item in split_list(text)] for key, text in texts.items()}
-    parent = Path(choices.pop("run.out", [settings.pop("run.out", "runs")])[0])
+    if len(parents := choices.pop("run.out", [settings.pop("run.out", "runs")])) > 1:
+        raise ConfigError(f"run.out = {texts['run.out']!r}: a sweep has one folder, in which its runs get theirs.")
     varied = [key for key, items in choices.items() if len(items) > 1]
     plans = []
     # Every combination is prepared before the first one trains, so that a mistake in the last is found now.
     for combination in itertools.product(*choices.values()):
         values = settings | dict(zip(choices, combination, strict=True))
-        plans.append(values | {"run.out": str(parent / prepare(values).out.name)})
+        plans.append(values | {"run.out": str(Path(parents[0]) / prepare(values).out.name)})
+    if len({values["run.out"] for values in plans}) < len(plans):
+        raise ConfigError(f"some of these runs are the same run: {', '.join(varied)} must make a difference.")
     with interruptible():
-        results = [
-            _train(
-                prepare(values), [f"{key} {values[key]}" for key in varied if key not in ("method.name", "data.name")]
-            )
-            for values in plans
-        ]
+        results = []
+        for number, values in enumerate(plans, 1):
+            differs = [f"{_short(key)} {values[key]}" for key in varied if key != "method.name"]
+            results.append(_train(prepare(values), f"{number}/{len(plans)}", differs))
     shown = varied or ["method.name"]
-    console.print(metrics_table([({key: r.config.flat()[key] for key in shown}, r.final) for r in results]))
+    print_table(metrics_table([({key: r.config.flat()[key] for key in shown}, r.final) for r in results]))
     console.print("Run folders:")
     for result in results:
         console.print(f"  {result.folder}", markup=False)
@@ -169,11 +175,17 @@ def _title(config: Config) -> str:
     return METHODS[name].title if name in METHODS else name
 
 
-def _train(setup: Setup, varied: Sequence[str] = ()) -> Result:
+def _short(key: str) -> str:
+    """beta for partition.beta, dataset for data.name."""
+    return next((name for name, known in OPTIONS.items() if known == key), key)
+
+
+def _train(setup: Setup, number: str = "", differs: Sequence[str] = ()) -> Result:
     config, rounds, done = setup.config, setup.config.train.rounds, 0
-    label = ", ".join([f"{_title(config)} on {setup.dataset.name}", *varied])
-    if (setup.out / STATE).exists():
-        done = load_state(setup.out / STATE).round
+    name = f"{_title(config)} on {setup.dataset.name}" if not number else f"{number} {_title(config)}"
+    label = ", ".join([name, *differs])
+    if (found := finished_rounds(setup.out)) is not None:
+        done = found
         console.print(f"{label}: {setup.out} has {done} of {rounds} rounds", markup=False)
     else:
         where = f"{rounds} rounds on {setup.device}, into {setup.out}"
@@ -219,7 +231,12 @@ def settings() -> None:
     for section in (config.data, config.partition, config.train, config.run):
         console.print(f"[bold]{section.section}[/bold]")
         _print_fields(type(section))
-    console.print("model.name, method.name, and their options: see fedacd methods", markup=False)
+    console.print("[bold]model[/bold]")
+    console.print(f"  model.name = open: one of {', '.join(MODELS)}, or package.module:callable", markup=False)
+    console.print("  model.head = open: the layer that makes logits of features", markup=False)
+    console.print("[bold]method[/bold]")
+    console.print("  method.name = fedacd; its hyper-parameters: fedacd methods", markup=False)
+    console.print("\nopen: the data set, the model or the method decides; the run folder says what.", markup=False)
 
 
 def _print_fields(kind: type[Settings]) -> None:
@@ -244,7 +261,7 @@ def data_list() -> None:
         ]
         for entry in data.listing()
     ]
-    console.print(plain_table(["name", "classes", "size", "train / test", "download", "", "what"], rows))
+    print_table(plain_table(["name", "classes", "size", "train / test", "download", "", "what"], rows))
     console.print(f"\nKept in {data.root()} (FEDACD_DATA changes that).", markup=False)
 
 

@@ -54,9 +54,18 @@ def kinds_of(owner: type, name: str) -> tuple[type, ...]:
     return tuple(typing.get_origin(part) or part for part in parts if part is not type(None))
 
 
+def _plain(value: Any) -> Any:
+    """What Python programs pass for a plain value: a path for a text, a numpy number for a number."""
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+
+
 def _in_range(value: Any, meta: Mapping[str, Any]) -> bool:
     if "one_of" in meta:
         return value in meta["one_of"]
+    if isinstance(value, list):
+        return all(isinstance(item, int | float) and _in_range(item, meta) for item in value)
     if isinstance(value, float) and not math.isfinite(value):
         return False
     return (
@@ -78,9 +87,10 @@ class Settings:
             value, kinds = getattr(self, spec.name), kinds_of(type(self), spec.name)
             if value is None and spec.default is None:
                 continue
+            value = _plain(value)
             if float in kinds and isinstance(value, int) and not isinstance(value, bool):
                 value = float(value)
-                object.__setattr__(self, spec.name, value)
+            object.__setattr__(self, spec.name, value)
             right_type = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
             if not right_type or not _in_range(value, spec.metadata):
                 raise ConfigError(f"{self.section}.{spec.name} = {value!r}: must be {allowed(spec, kinds)}.")
@@ -104,7 +114,7 @@ class Data(Settings):
     )
     flip: bool | None = setting(None, "random horizontal flip; the data set's own")
     mean: list[float] | None = setting(None, "mean of each channel, pixels from 0 to 1; of the training images")
-    std: list[float] | None = setting(None, "standard deviation of each channel, likewise")
+    std: list[float] | None = setting(None, "standard deviation of each channel, likewise", above=0)
     fingerprint: str | None = setting(None, "hash of images and labels; filled in, and checked on resume")
 
 
@@ -145,6 +155,9 @@ class Run(Settings):
     seed: int = setting(0, "changes partition, initial weights and every draw", at_least=0, at_most=2**32 - 1)
     device: str = setting("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     precision: str = setting("fp32", "arithmetic of forward and backward passes", one_of=("fp32", "tf32", "bf16"))
+    threads: int | None = setting(
+        None, "CPU threads; torch's own choice. 1 where several runs share the cores", at_least=1
+    )
     eval_every: int = setting(1, "measure every k rounds, and after the last", at_least=1)
     save_every: int = setting(1, "write the checkpoint every k rounds, and after the last", at_least=1)
     out: str | None = setting(None, "the run's folder; runs/NAME where it is not given")
@@ -159,7 +172,7 @@ class Choice:
 
 
 # What may differ between two starts of one run: where it runs and how often it saves, not what it computes.
-VOLATILE = frozenset({"run.out", "run.device", "run.save_every"})
+VOLATILE = frozenset({"run.out", "run.device", "run.threads", "run.save_every"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +260,14 @@ def _build_section(section: str, values: dict[str, Any]) -> Any:
     name = values.pop("name", "fedacd" if section == "method" else None)
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"{section}.name = {name!r}: must be a text.")
+    values = {key: _plain(value) for key, value in values.items()}
+    for key, value in values.items():
+        if not all(
+            isinstance(item, bool | int | float | str) for item in (value if isinstance(value, list) else [value])
+        ):
+            raise ConfigError(
+                f"{section}.{key} = {value!r}: must be a number, a text, true or false, or a list of such."
+            )
     return Choice(name=name, options=values)
 
 

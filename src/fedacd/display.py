@@ -9,7 +9,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False)
+if not console.is_terminal:
+    console.width = 1000  # a pipe or a file has no edge to wrap at
+
+
+def print_table(table: Table) -> None:
+    """Print a table in its full width: a cut number is worse than a line that the terminal folds."""
+    wide = console.options.update(width=1000, max_width=1000)
+    console.print(
+        table, width=max(console.width, console.measure(table, options=wide).maximum), crop=False, soft_wrap=True
+    )
+
 
 METRIC_COLUMNS = {
     "accuracy": "accuracy %",
@@ -22,8 +33,10 @@ METRIC_COLUMNS = {
 }
 
 
-CAPTION = """Means over the last 10 rounds; last and best: single rounds. clients %: on the clients' own label mixes.
-risk: of local models on all clients' labels. KL: of P||Q, local models on their own data and on the test set."""
+CAPTION = """\
+Means over the last 10 rounds; last and best: single rounds.
+clients %: on the clients' own label mixes. risk: of local models on all
+clients' labels. KL of P||Q: local models on their own data, on the test set."""
 
 
 class RoundProgress:
@@ -37,11 +50,10 @@ class RoundProgress:
         if console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
+                BarColumn(bar_width=10),
                 TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
                 TextColumn("{task.fields[status]}"),
                 console=console,
-                expand=True,
             )
             self._task = self._bar.add_task(label, total=rounds, completed=done, status="starting")
 
@@ -59,7 +71,8 @@ class RoundProgress:
         each = (time.monotonic() - self._started) / (self._done - self._started_at)
         if record["accuracy"] is not None:
             self._accuracy = f"{100 * record['accuracy']:.2f} %"
-        status = f"accuracy {self._accuracy}, {each:.2f} s/round, {clock(each * (self._rounds - self._done))} left"
+        left = clock(each * (self._rounds - self._done))
+        status = f"accuracy {self._accuracy}, {each:.2f} s/round, {left} left"
         if self._bar:
             self._bar.update(self._task, completed=self._done, status=status)
         else:
@@ -77,9 +90,9 @@ def metrics_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float]]])
     """A row a run: what sets it apart, then its metrics."""
     table = Table(caption=CAPTION, caption_justify="left")
     for key in rows[0][0]:
-        table.add_column(key.removesuffix(".name").split(".")[-1])
+        table.add_column(key.removesuffix(".name").split(".")[-1], no_wrap=True)
     for title in METRIC_COLUMNS.values():
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     for names, final in rows:
         table.add_row(*map(str, names.values()), *(_cell(key, final.get(key)) for key in METRIC_COLUMNS))
     return table

@@ -9,15 +9,16 @@ from torch import Tensor
 
 from fedacd import models
 from fedacd.engine.local import CLEAN_BATCH, Images
-from fedacd.engine.setup import Factory
+from fedacd.engine.rounds import arithmetic
 from fedacd.errors import DataError
+from fedacd.files import read_safetensors
 from fedacd.methods import Method, Shared, Tensors, find
+from fedacd.models import Factory
 from fedacd.models.net import Net
-from fedacd.records import read_safetensors
 
 
 class GlobalModel:
-    """Callable: uint8 images [N, H, W, channels] (or [N, H, W]) -> class probabilities [N, C]."""
+    """Callable: uint8 images [N, H, W, channels] (or [N, H, W]) -> class probabilities [N, C], in full precision."""
 
     def __init__(
         self,
@@ -48,10 +49,11 @@ class GlobalModel:
         self.net.train(False)
         device = next(iter(self.shared.params.values())).device
         source = Images(pixels=pixels, labels=torch.empty(0), mean=self._mean, std=self._std)
-        logits = [
-            self.method.predict(self.net, self.shared, source.clean(index).to(device)).cpu()
-            for index in torch.split(torch.arange(len(pixels)), CLEAN_BATCH)
-        ]
+        with arithmetic("fp32"):
+            logits = [
+                self.method.predict(self.net, self.shared, source.clean(index).to(device)).cpu()
+                for index in torch.split(torch.arange(len(pixels)), CLEAN_BATCH)
+            ]
         return torch.cat(logits).softmax(-1)
 
     def predict(self, images: Any) -> Tensor:
@@ -59,8 +61,8 @@ class GlobalModel:
         return self(images).argmax(-1)
 
     @classmethod
-    def load(cls, path: str | Path, *, model: Factory | None = None) -> "GlobalModel":
-        """Read a model.safetensors; a model that was given as a Python callable must be given again."""
+    def load(cls, path: str | Path, *, model: Factory | None = None, method: Method | None = None) -> "GlobalModel":
+        """Read a model.safetensors. A model or method of one's own is given again where its name is not enough."""
         tensors, about = read_safetensors(Path(path), "model")
         shape = tuple(about["shape"])
         net = models.build(model or about["model"], shape, len(about["class_names"]), about["model_options"], seed=0)
@@ -70,7 +72,7 @@ class GlobalModel:
             parts[part][key] = tensor
         return cls(
             net,
-            find(about["method"]).build(about["method_options"]),
+            method or find(about["method"]).build(about["method_options"]),
             Shared(**parts),
             shape=shape,
             mean=about["mean"],

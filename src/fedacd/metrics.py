@@ -18,9 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedacd.methods import Tensors
 from fedacd.methods.common import is_class, kl_to_template, mean_outputs
 
-Tally = dict[str, Tensor]
+METRICS = ("accuracy", "accuracy_client", "risk", "kl_local", "kl_test")
+"""The numbers that a round is judged by; `per_class` comes beside them."""
+
+Tally = Tensors
 """Sums over samples by true class: `right` [C] correct ones, `seen` [C] all, `sums` [C, C] probability outputs."""
 
 

@@ -17,63 +17,32 @@ import fcntl
 import io
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
 from fedacd.config import Config, read_toml
+from fedacd.environment import environment
 from fedacd.errors import RecordError
+from fedacd.files import (
+    read_about,
+    read_json,
+    read_safetensors,
+    sync_folder,
+    write_atomically,
+    write_safetensors,
+    writing,
+)
 from fedacd.methods import Client, Server, Shared, Tensors
+from fedacd.metrics import METRICS
 
-FORMAT = 1
 CONFIG, ENV, PARTITION, ROUNDS = "config.toml", "env.json", "partition.npz", "rounds.jsonl"
 STATE, MODEL, LOCK = "state.safetensors", "model.safetensors", ".lock"
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn the system's refusal to write into a message."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise RecordError(
-            f"cannot write {path}: {reason}. What was saved before is intact; make room or choose another folder "
-            "(run.out), then run the same command again."
-        ) from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file as a whole: after a crash at any moment it is the old one or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    with _writing(path):
-        try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class State(NamedTuple):
@@ -91,18 +60,19 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Take the folder, made if need be. Refused: one in use, or one with something else in it."""
         self.path = path
-        with _writing(path):
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-            foreign = [entry.name for entry in path.iterdir() if entry.name not in (LOCK, ENV, f"{ENV}.partial")]
+            sync_folder(path.parent)
+            foreign = [entry.name for entry in path.iterdir() if entry.name != LOCK]
         if foreign and not (path / CONFIG).exists() and not _half_made(foreign):
             raise RecordError(
                 f"{path} is not empty and holds no fedacd run (it has {min(foreign)}): choose another run.out."
             )
-        with _writing(path):
+        with writing(path):
             self._lock = (path / LOCK).open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._lock.close()
             raise RecordError(f"{path} is in use by another process: wait for it, or choose another run.out.") from None
 
@@ -121,28 +91,34 @@ class RunFolder:
         # The config comes last: a folder that has one is complete.
         write_atomically(self.path / CONFIG, config.to_toml().encode())
 
-    def resume(self) -> State | None:
+    def resume(self, config: Config) -> State | None:
         """The checkpoint, and rounds.jsonl cut back to it; None for a run that has none yet."""
-        state = load_state(self.path / STATE) if (self.path / STATE).exists() else None
+        state = load_state(self.path / STATE, config) if (self.path / STATE).exists() else None
         done = state.round if state else 0
         lines = read_rounds(self.path)
         if len(lines) < done:
             raise RecordError(
                 f"{self.path / ROUNDS} is damaged: it has {len(lines)} whole lines, but {STATE} is of round {done}."
             )
-        write_atomically(self.path / ROUNDS, "".join(_line(line) for line in lines[:done]).encode())
+        if len(lines) > done or not (self.path / ROUNDS).exists():
+            write_atomically(self.path / ROUNDS, "".join(_line(line) for line in lines[:done]).encode())
         return state
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a round's line, and make sure that it is on the disk."""
         path = self.path / ROUNDS
-        with _writing(path), path.open("ab") as file:
+        with writing(path), path.open("ab") as file:
             file.write(_line(record).encode())
             file.flush()
             os.fsync(file.fileno())
 
-    def save_state(self, state: State) -> None:
-        about = {"holds": "checkpoint", "round": state.round, "clients": len(state.clients)}
+    def save_state(self, state: State, config: Config) -> None:
+        about = {
+            "holds": "checkpoint",
+            "round": state.round,
+            "clients": len(state.clients),
+            "config": config.digest(),
+        }
         write_safetensors(self.path / STATE, _flatten(state), about)
 
     def save_model(self, shared: Shared, about: Mapping[str, Any]) -> None:
@@ -153,43 +129,28 @@ class RunFolder:
     def session(self, device: torch.device, done: int) -> Iterator[None]:
         """Note in env.json who works on the run from which round on, and when; `ended` stays null after a kill."""
         path = self.path / ENV
-        sessions = read_json(path)["sessions"] if path.exists() else []
+        sessions: list[Any] = []
+        with contextlib.suppress(RecordError, KeyError, TypeError):  # it only informs: damage is no reason to stop
+            sessions = read_json(path)["sessions"]
         now = {"from_round": done, "started": _time(), "ended": None, **environment(device)}
 
         def write() -> None:
             write_atomically(path, (json.dumps({"sessions": [*sessions, now]}, indent=2) + "\n").encode())
 
         write()
-        yield
+        try:
+            yield
+        except (Exception, KeyboardInterrupt):
+            with contextlib.suppress(RecordError):  # what went wrong matters more than the time of it
+                now["ended"] = _time()
+                write()
+            raise
         now["ended"] = _time()
         write()
 
 
 def _time() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions and hardware, so that a number can be traced to what made it."""
-    from fedacd import __version__
-
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {
-        "fedacd": __version__,
-        "commit": commit.stdout.strip() or None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),
-    }
 
 
 def _half_made(names: Sequence[str]) -> bool:
@@ -236,31 +197,27 @@ def _below(flat: Tensors, prefix: str) -> Tensors:
     return {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
 
 
-def write_safetensors(path: Path, tensors: Tensors, about: Mapping[str, Any]) -> None:
-    """Replace a file of tensors. The same content gives the same bytes: all metadata are under one key."""
-    # Each tensor with memory of its own, on the CPU and contiguous, as safetensors wants them.
-    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    metadata = {"fedacd": json.dumps({"format": FORMAT, **about}, sort_keys=True)}
-    write_atomically(path, safetensors.torch.save(plain, metadata))
-
-
-def read_safetensors(path: Path, holds: str) -> tuple[Tensors, dict[str, Any]]:
-    """Tensors and metadata of a file that holds a 'checkpoint' or a 'model'; anything else is a RecordError."""
+def finished_rounds(folder: Path) -> int | None:
+    """How far the checkpoint of a folder is, from its metadata alone; None where there is none."""
+    path = folder / STATE
     try:
-        with safetensors.safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {}).get("fedacd", "{}"))
-            if about.get("holds") != holds or about.get("format") != FORMAT:
-                raise RecordError(f"{path} is not a {holds} of format {FORMAT}.")
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise RecordError(
-            f"{path} is damaged or cut short ({error}). Restore a copy of it, or remove it to start from round 1."
-        ) from None
+        return read_about(path, "checkpoint")["round"] if path.exists() else None
+    except OSError as error:
+        raise RecordError(f"cannot read {folder}: {error.strerror}. Choose another run.out.") from None
 
 
-def load_state(path: Path) -> State:
-    """Read a checkpoint."""
+def holds_model(folder: Path) -> bool:
+    """Whether a run's global model is there and whole."""
+    with contextlib.suppress(RecordError):
+        return bool(read_safetensors(folder / MODEL, "model"))
+    return False
+
+
+def load_state(path: Path, config: Config) -> State:
+    """Read the checkpoint of this very run."""
     flat, about = read_safetensors(path, "checkpoint")
+    if about.get("config") != config.digest():
+        raise RecordError(f"{path} is the checkpoint of another config. Restore the right one, or remove it.")
     server = Server(Shared(_below(flat, "params/"), _below(flat, "extra/")), _below(flat, "hidden/"))
     clients = [
         Client(
@@ -271,13 +228,6 @@ def load_state(path: Path) -> State:
         for number in range(about["clients"])
     ]
     return State(about["round"], server, clients)
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise RecordError(f"cannot read {path}: {error}.") from None
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
@@ -293,10 +243,10 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
 def read_partition(folder: Path) -> list[NDArray[np.int64]]:
     path = folder / PARTITION
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
             return [arrays[f"client_{i}"] for i in range(len(arrays.files))]
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise RecordError(f"cannot read {path}: {error}.") from None
+    except Exception as error:  # numpy raises whatever its parsers do on a damaged file
+        raise RecordError(f"cannot read {path}: {type(error).__name__}: {error}.") from None
 
 
 def read_config(folder: Path) -> Config:
@@ -306,15 +256,12 @@ def read_config(folder: Path) -> Config:
     return Config.build(read_toml(folder / CONFIG))
 
 
-SUMMARISED = ("accuracy", "accuracy_client", "risk", "kl_local", "kl_test")
-
-
 def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The mean over the last ten rounds of every metric, and the last and the best accuracy."""
     measured = [line for line in rounds if line.get("accuracy") is not None]
     if not measured:
         return {}
-    late = [line for line in measured if line["round"] > rounds[-1]["round"] - 10]
-    means = {key: sum(line[key] for line in late) / len(late) for key in SUMMARISED}
+    late = [line for line in measured if line["round"] > rounds[-1]["round"] - 10] or measured[-1:]
+    means = {key: sum(line[key] for line in late) / len(late) for key in METRICS}
     accuracies = [line["accuracy"] for line in measured]
     return means | {"accuracy_last": accuracies[-1], "accuracy_best": max(accuracies)}

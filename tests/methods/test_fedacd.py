@@ -204,6 +204,11 @@ def test_refresh_by_epoch_ignores_training_batches() -> None:
     assert FedACD().survey_at == {"end"}
 
 
+def test_running_sums_need_to_be_kept() -> None:
+    with pytest.raises(ConfigError, match=r"method\.matrix = 'running': needs method\.refresh = 'step'"):
+        FedACD(matrix="running", refresh="epoch")
+
+
 @pytest.mark.parametrize(("V", "reason"), [(0.5, "score V"), (1.01, "score V"), (math.nan, "finite"), (0.7, None)])
 def test_check_of_the_score(V: float, reason: str | None) -> None:
     params = {"w": torch.zeros(2)}

@@ -157,7 +157,7 @@ def tally_of(forward: Callable[[Tensor], Tensor], images: Images) -> Tensors:
 def survey(
     net: Net, method: Method, now: Trained, shared: Shared, client: Client, images: Images, members: Tensor, when: str
 ) -> tuple[Client, Tensors]:
-    """A clean pass over the client's own data: what the method asks for goes into the client; and its tally."""
+    """A clean pass over the client's own data, for what the method asks for; at the end also for a tally."""
     sums: Tensors = {}
     counts: Tensors = {}
     for index in torch.split(members, CLEAN_BATCH):
@@ -166,7 +166,8 @@ def survey(
         target = is_class(y, len(client.counts)).to(x.dtype)
         if when in method.survey_at:
             sums = add(sums, method.survey(out, target, torch.ones_like(y, dtype=x.dtype), client))
-        counts = add(counts, tally(out["logits"], y))
+        if when == "end":
+            counts = add(counts, tally(out["logits"], y))
     return (method.absorb(client, sums, when) if when in method.survey_at else client), counts
 
 
@@ -178,7 +179,7 @@ class Outcome(NamedTuple):
     train_loss: Tensor
     """Mean cross entropy over the round's samples, as they were trained on."""
     tally: Tensors
-    """`metrics.tally` of the local model on the client's own data; empty where it was not asked for."""
+    """`metrics.tally` of the local model on the client's own data; may be empty where it was not asked for."""
 
 
 def run_client(
@@ -204,11 +205,12 @@ def run_client(
     now = Trained(shared.params, client.private)
     velocity = Trained(*({name: torch.zeros_like(w) for name, w in group.items()} for group in now))
     client = method.begin(shared, client)
+    net.train(False)
     if "start" in method.survey_at:
         client, _ = survey(net, method, now, shared, client, images, members, "start")
-    loss_sum = scalar(0)
     net.train(True)
-    for number, batch in enumerate(batches(images, members, plan)):
+    loss_sum = scalar(0)
+    for number, batch in enumerate(batches(images, members, plan, bool(train.mixup))):
         if "epoch" in method.survey_at and number % plan.epoch_steps == 0:
             net.train(False)
             client, _ = survey(net, method, now, shared, client, images, members, "epoch")
@@ -226,13 +228,15 @@ def run_client(
     return Outcome(reply, client._replace(private=now.private), loss_sum / int(plan.size.sum()), counts)
 
 
-def batches(images: Images, members: Tensor, plan: LocalPlan) -> Iterator[Batch]:
+def batches(images: Images, members: Tensor, plan: LocalPlan, mixup: bool) -> Iterator[Batch]:
     """The batches of a plan, augmented and mixed, without padding."""
     draws = (plan.order, plan.shift, plan.flip, plan.lam.astype("float32"), plan.partner)
     order, shift, flip, lam, partner = (torch.from_numpy(values).to(members.device) for values in draws)
     for number, size in enumerate(plan.size.tolist()):
         index = members[order[number, :size]]
         x, y = images.augmented(index, shift[number, :size], flip[number, :size]), images.labels[index]
-        with_whom = partner[number, :size]
-        x = lam[number] * x + (1 - lam[number]) * x[with_whom]
-        yield Batch(x, y, y[with_whom], lam[number], torch.ones_like(y, dtype=x.dtype))
+        y2 = y
+        if mixup:
+            with_whom = partner[number, :size]
+            x, y2 = lam[number] * x + (1 - lam[number]) * x[with_whom], y[with_whom]
+        yield Batch(x, y, y2, lam[number], torch.ones_like(y, dtype=x.dtype))

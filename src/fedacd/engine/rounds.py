@@ -1,6 +1,7 @@
 """The round loop: sample, train, aggregate, evaluate, record, checkpoint."""
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -15,12 +16,10 @@ from fedacd import metrics
 from fedacd.engine.local import Images, Outcome, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants, torch_seed
 from fedacd.engine.setup import Setup
-from fedacd.errors import UpdateError
+from fedacd.errors import RecordError, UpdateError
 from fedacd.methods import Client, Method, Reply, Server, Shared, Tensors, Total, Trained
 from fedacd.partition import class_counts
 from fedacd.records import State
-
-METRICS = ("accuracy", "accuracy_client", "per_class", "risk", "kl_local", "kl_test")
 
 
 class Fold:
@@ -57,11 +56,16 @@ class Simulation:
         counts = torch.from_numpy(class_counts(setup.dataset.y_train, setup.members, setup.dataset.num_classes))
         self.priors = metrics.label_priors(counts)
         server = self.method.init_server(self.net, self._rng(0))
+        # Clients rest in host memory, so that the device holds one at a time.
         clients = [self.method.init_client(self.net, server.shared, row) for row in counts]
-        self.restore(State(0, server, clients))
+        self.state = State(0, _server_to(server, self.device), clients)
 
     def restore(self, state: State) -> None:
-        """Go on from a checkpoint. Clients rest in host memory, so that the device holds one at a time."""
+        """Go on from a checkpoint of this run."""
+        try:
+            state = _in_order_of(self.state, state)
+        except (KeyError, ValueError) as error:
+            raise RecordError(f"the checkpoint does not fit this run: {error}.") from None
         self.state = state._replace(server=_server_to(state.server, self.device))
 
     def advance(self) -> dict[str, Any]:
@@ -87,11 +91,13 @@ class Simulation:
         total = fold.total()
         down = _bytes(server.shared.params) + _bytes(server.shared.extra)
         server = self.method.combine(self.net, server, total, len(clients), self._rng(round_))
-        measured: dict[str, Any] = dict.fromkeys(METRICS)
+        measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
         if measure:
             counts = tally_of(lambda x: self.method.predict(self.net, server.shared, x), self.test_images)
             measured |= metrics.global_metrics(counts, self.priors)
             measured |= metrics.local_metrics(on_test, on_own, self.priors)
+            if bad := [key for key in metrics.METRICS if not math.isfinite(measured[key])]:
+                raise UpdateError(f"round {round_}: {', '.join(bad)} cannot be computed. {self._advice()}")
         self.state = State(round_, server, clients)
         weights = self.method.weight(total.told).double()
         return {
@@ -112,7 +118,7 @@ class Simulation:
         config, members = self.config, self.members[number]
         plan = local_plan(config.run.seed, round_, number, len(members), config.train, config.data)
         client = _client_to(self.state.clients[number], self.device)
-        with torch.random.fork_rng(self.members[0].is_cuda * [self.device]):
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             # Only dropout draws from torch's own generator; seeded so that a resumed run draws the same.
             torch.manual_seed(torch_seed(config.run.seed, Stream.TORCH, round_, number))
             outcome = run_client(
@@ -128,10 +134,11 @@ class Simulation:
                 measure=measure,
             )
         if reason := self.method.check(outcome.reply, self.state.server.shared):
-            raise UpdateError(
-                f"round {round_}, client {number}: {reason}. A smaller train.lr (now {config.train.lr:g}) often helps."
-            )
+            raise UpdateError(f"round {round_}, client {number}: {reason}. {self._advice()}")
         return outcome
+
+    def _advice(self) -> str:
+        return f"A smaller train.lr (now {self.config.train.lr:g}) often helps."
 
     def _test_local(self, outcome: Outcome) -> metrics.Tally:
         """The local model on the test set."""
@@ -144,15 +151,41 @@ class Simulation:
 
 
 @contextlib.contextmanager
-def arithmetic(precision: str) -> Iterator[None]:
-    """Set what CUDA does with float32: tf32 only where it is asked for."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+def arithmetic(precision: str, threads: int | None = None) -> Iterator[None]:
+    """Set what CUDA does with float32, tf32 only where it is asked for, and how many CPU threads compute."""
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
+    before, threads_before = [switch.fp32_precision for switch in switches], torch.get_num_threads()
+    for switch in switches:
+        switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    torch.set_num_threads(threads or threads_before)
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        torch.set_num_threads(threads_before)
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
+
+
+def _in_order_of(fresh: State, saved: State) -> State:
+    """A checkpoint with its tensors in the order of a fresh state: norms are summed in that order, to the bit."""
+
+    def group(fresh: Tensors, saved: Tensors) -> Tensors:
+        if fresh.keys() != saved.keys():
+            raise ValueError(f"it has {sorted(saved)}, not {sorted(fresh)}")
+        for name, tensor in fresh.items():
+            if tensor.shape != saved[name].shape or tensor.dtype != saved[name].dtype:
+                raise ValueError(f"{name} is {saved[name].dtype} {list(saved[name].shape)}")
+        return {name: saved[name] for name in fresh}
+
+    if len(fresh.clients) != len(saved.clients):
+        raise ValueError(f"it has {len(saved.clients)} clients")
+    one, other = fresh.server, saved.server
+    shared = Shared(group(one.shared.params, other.shared.params), group(one.shared.extra, other.shared.extra))
+    clients = [
+        Client(b.counts, group(a.private, b.private), group(a.memo, b.memo))
+        for a, b in zip(fresh.clients, saved.clients, strict=True)
+    ]
+    return State(saved.round, Server(shared, group(one.hidden, other.hidden)), clients)
 
 
 def _images(setup: Setup) -> tuple[Images, Images]:

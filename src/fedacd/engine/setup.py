@@ -1,7 +1,7 @@
 """From settings to everything a run needs: data, model, method, partition, device, and the whole resolved config."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from fedacd import data, models, partition
 from fedacd.config import Config
@@ -17,9 +16,8 @@ from fedacd.data import Dataset
 from fedacd.engine.plan import Stream, torch_seed
 from fedacd.errors import ConfigError, ModelError
 from fedacd.methods import METHODS, Method, find
+from fedacd.models import Factory
 from fedacd.models.net import Net
-
-Factory = Callable[..., nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +56,16 @@ def prepare(
         values = {"partition.clients": len(members), **values, "partition.scheme": "custom"}
     config = Config.build(values)
     device = _device(config)
-    if method:
+    if method is not None:
+        if given := sorted(key for key in values if key.startswith("method.")):
+            raise ConfigError(f"{given[0]} is set beside a method object: give its value to the object.")
         kind: type[Method] = type(method)
         config = config.replace({"method.name": _label(kind), **_options(method)})
     else:
         kind = find(config.method.name)
         kind.build(config.method.options)  # a wrong hyper-parameter is found before any data are read
 
-    if dataset:
+    if dataset is not None:
         config = config.replace({"data.name": dataset.name})
     else:
         dataset = data.load(config.data.name)
@@ -74,11 +74,18 @@ def prepare(
             f"data.fingerprint = {config.data.fingerprint!r}: the data set {config.data.name} here is another one, "
             f"{dataset.fingerprint}."
         )
-    if model:
+    if (config.data.crop or 0) >= min(dataset.shape[1:]):
+        raise ConfigError(f"data.crop = {config.data.crop}: must be smaller than the images, {dataset.shape[1:]}.")
+    if config.partition.file is not None and config.partition.scheme != "custom":
+        raise ConfigError(f"partition.file = {config.partition.file!r}: goes with partition.scheme = 'custom' only.")
+    if model is not None:
         config = config.replace({"model.name": models.label(model)})
 
     config = config.fill(dataset.defaults)
     config = config.fill(kind.defaults(dataset.name, str(config.model.name)))
+    for key, values_ in (("mean", config.data.mean), ("std", config.data.std)):
+        if values_ is not None and len(values_) != dataset.shape[0]:
+            raise ConfigError(f"data.{key} = {values_}: must have {dataset.shape[0]} values, one a channel.")
     found = {"mean": list(dataset.mean), "std": list(dataset.std), "fingerprint": dataset.fingerprint}
     config = config.fill({f"data.{key}": value for key, value in found.items()})
     method = kind.build(config.method.options)
@@ -88,6 +95,11 @@ def prepare(
     net = models.build(
         model or str(config.model.name), dataset.shape, dataset.num_classes, config.model.options, weights_seed
     )
+    mark = models.fingerprint(model or str(config.model.name), net)
+    if mark is not None:
+        if config.model.options.get("fingerprint", mark) != mark:
+            raise ModelError(f"model.fingerprint: '{config.model.name}' is not the model of this config any more.")
+        config = config.replace({"model.fingerprint": mark})
     if kind.needs_features and not net.head_names:
         raise ModelError(
             f"method {kind.title} works on features, and model '{config.model.name}' has none: its forward does not "
@@ -107,8 +119,8 @@ def _device(config: Config) -> torch.device:
     name, precision = config.run.device, config.run.precision
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+    kind, colon, number = name.partition(":")
+    if name != "cpu" and (kind != "cuda" or (colon and not number.isdigit())):
         raise ConfigError(f"run.device = {name!r}: must be cpu, cuda, cuda:N or auto.")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise ConfigError(

@@ -15,8 +15,8 @@ A client uploads its weights and one scalar, V. P never leaves it.
 
 What the paper leaves open, and the choice made here:
 - P during training: running sums of the outputs of the training batches, mixed labels counted by their weights,
-  decayed by 1 - 1/(steps of an epoch) each step and started at zero every round. A step uses the sums before it, and a
-  row not seen yet gives a log ratio of 0. `refresh = "epoch"`: a clean pass before every epoch instead.
+  decayed by 1 - 1/max(steps of an epoch, 2) each step and started at zero every round. A step uses the sums before
+  it, and a row not seen yet gives a log ratio of 0. `refresh = "epoch"`: a clean pass before every epoch instead.
 - P for the score: a clean pass after training, without mixup and augmentation. `matrix = "running"`: the sums above.
 - Missing classes: P_yi/P_iy is the constant `missing` for a class i that the client does not hold.
 - KL(P || Q): the mean over the rows present, since the printed sum would make V the same for every client.
@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from fedacd.config import setting
+from fedacd.errors import ConfigError
 from fedacd.methods.base import Client, Did, Method, Reply, Shared, Tensors, Trained
 from fedacd.methods.common import TAU, cross_entropy, is_class, kl_to_template, mean_outputs, weighted_mean
 
@@ -77,6 +78,11 @@ class FedACD(Method):
     score: str = setting("mean", "KL(P||Q) over the rows present: their mean or their sum", one_of=("mean", "sum"))
     weighting: str = setting("score", "weight of a reply: V, or equal (FedACD_base)", one_of=("score", "uniform"))
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.refresh == "epoch" and self.matrix == "running":
+            raise ConfigError("method.matrix = 'running': needs method.refresh = 'step', which keeps the running sums.")
+
     @classmethod
     def defaults(cls, dataset: str, model: str) -> dict[str, Any]:
         return {"train.mixup": True}
@@ -100,9 +106,8 @@ class FedACD(Method):
         if self.refresh == "epoch":
             return client
         keep = 1 - 1 / did.epoch_steps.clamp(min=2)
-        return self.absorb(
-            client, {k: keep * client.memo[k] + v for k, v in self.survey(out, target, w, client).items()}, "step"
-        )
+        batch = self.survey(out, target, w, client)
+        return client._replace(memo={name: keep * client.memo[name] + value for name, value in batch.items()})
 
     def survey(self, out: Tensors, target: Tensor, w: Tensor, client: Client) -> Tensors:
         target = target * w[:, None]

@@ -11,10 +11,12 @@ names of
 
 and with the model's options (`model.width = 32` reaches an argument `width`). A signature with **kwargs takes any
 option, and of the above `num_classes` beside what it names. The option `head` is not passed on: it names the layer that
-makes logits of features (see `fedacd.models.net`).
+makes logits of features (see `fedacd.models.net`). Nor is `fingerprint`, which stands for the code and the layers of a
+factory that is not in `MODELS`: a run is not continued with a model that has changed.
 """
 
 import functools
+import hashlib
 import importlib
 import inspect
 import sys
@@ -31,7 +33,7 @@ from fedacd.models.cnn import CNN, SmallCNN
 from fedacd.models.net import Net, Shape, wrap
 from fedacd.models.resnet import ResNet18
 
-__all__ = ["CNN", "MODELS", "Factory", "Net", "ResNet18", "SmallCNN", "build", "label", "wrap"]
+__all__ = ["CNN", "MODELS", "Factory", "Net", "ResNet18", "SmallCNN", "build", "fingerprint", "label", "wrap"]
 
 Factory = Callable[..., nn.Module]
 
@@ -49,6 +51,7 @@ def build(name: str | Factory, shape: Shape, num_classes: int, options: Mapping[
         )
     options = dict(options)
     head = options.pop("head", None)
+    options.pop("fingerprint", None)
     if head is not None and not isinstance(head, str):
         raise ModelError(f"model.head = {head!r}: must be the name of a layer.")
     arguments = _arguments(factory, shown, shape, num_classes, options)
@@ -58,6 +61,13 @@ def build(name: str | Factory, shape: Shape, num_classes: int, options: Mapping[
         torch.default_generator.manual_seed(int(start))
         module = _call(factory, shown, arguments)
         return wrap(module, shape, num_classes, head, name=shown)
+
+
+def fingerprint(name: str | Factory, net: Net) -> str | None:
+    """16 hex digits that change with the layers or the source of a model of one's own; None for those of `MODELS`."""
+    if name in MODELS or name in MODELS.values():
+        return None
+    return hashlib.blake2b(net.description.encode(), digest_size=8).hexdigest()
 
 
 def label(name: str | Factory) -> str:

@@ -15,6 +15,7 @@ B batch, C classes, D features.
 """
 
 import copy
+import inspect
 from collections.abc import Mapping
 from typing import Self
 
@@ -37,6 +38,8 @@ class Net:
 
     head_names: tuple[str, ...]
     """Names of the head's weight and, if it has one, bias; empty where the model has no head."""
+    description: str
+    """Layers, parameters and, where it can be had, source of the module."""
     initial: dict[str, Tensor]
     """The trainable parameters at the start: fp32, on the CPU."""
 
@@ -52,6 +55,7 @@ class Net:
         self.head_names = ()
         self._body = module
         self._bf16 = False
+        self.description = _description(module)
         if head is not None:
             linear = _linear(module, head)
             self.num_features = linear.in_features
@@ -135,6 +139,12 @@ def _noise(*shape: int) -> Tensor:
 
 
 def _probe(module: nn.Module, x: Tensor, num_classes: int, name: str) -> None:
+    """Run the model on two images and on one: a last batch may be of one sample."""
+    for images in (x, x[:1]):
+        _probe_batch(module, images, num_classes, name)
+
+
+def _probe_batch(module: nn.Module, x: Tensor, num_classes: int, name: str) -> None:
     image = "x".join(str(n) for n in x.shape[1:])
     try:
         logits = module(x)
@@ -147,6 +157,8 @@ def _probe(module: nn.Module, x: Tensor, num_classes: int, name: str) -> None:
             f"model '{name}' on {len(x)} images of {image} in {mode} mode: logits of shape {(len(x), num_classes)} "
             f"(images, classes) expected, got {got}."
         )
+    if not bool(logits.isfinite().all()):
+        raise ModelError(f"model '{name}' gives logits that are not finite on images of {image}.")
 
 
 def _refuse_running_statistics(module: nn.Module, name: str) -> None:
@@ -208,6 +220,15 @@ def _why_not_head(module: nn.Module, head: str, num_classes: int, x: Tensor) -> 
     if f.shape != (len(x), linear.in_features) or not torch.allclose(parts, whole, rtol=1e-4, atol=tolerance):
         return "the forward does not end in it, with features of shape (images, D) as its input"
     return None
+
+
+def _description(module: nn.Module) -> str:
+    try:
+        source = inspect.getsource(type(module))
+    except (OSError, TypeError):  # typed into an interpreter
+        source = ""
+    shapes = [f"{name} {list(p.shape)}" for name, p in module.named_parameters()]
+    return "\n".join([repr(module), *shapes, source])
 
 
 def _linear(module: nn.Module, name: str) -> nn.Linear:

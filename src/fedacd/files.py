@@ -1,0 +1,95 @@
+"""Files that survive a crash, and messages in place of tracebacks: atomic writing, guarded reading."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from fedacd.errors import RecordError
+
+FORMAT = 1
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to write into a message."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RecordError(
+            f"cannot write {path}: {reason}. What was saved before is intact; make room or choose another folder "
+            "(run.out), then run the same command again."
+        ) from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: after a crash at any moment it is the old one or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    with writing(path):
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Replace a file of tensors. The same content gives the same bytes: all metadata are under one key."""
+    # Each tensor with memory of its own, on the CPU and contiguous, as safetensors wants them.
+    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    metadata = {"fedacd": json.dumps({"format": FORMAT, **about}, sort_keys=True)}
+    write_atomically(path, safetensors.torch.save(plain, metadata))
+
+
+def read_safetensors(path: Path, holds: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a file that holds a 'checkpoint' or a 'model'; anything else is a RecordError."""
+    about = read_about(path, holds)
+    with _reading(path), safetensors.safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+
+
+def read_about(path: Path, holds: str) -> dict[str, Any]:
+    """The metadata of such a file."""
+    with _reading(path), safetensors.safe_open(path, "pt") as file:
+        about: dict[str, Any] = json.loads((file.metadata() or {}).get("fedacd", "{}"))
+    if about.get("holds") != holds or about.get("format") != FORMAT:
+        raise RecordError(f"{path} is not a {holds} of format {FORMAT}.")
+    return about
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn damage into a message."""
+    try:
+        yield
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise RecordError(
+            f"{path} is damaged or cut short ({error}). Restore a copy of it, or remove it and run the command again."
+        ) from None
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"cannot read {path}: {error}.") from None
