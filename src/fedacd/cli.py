@@ -20,7 +20,7 @@ import fedacd
 from fedacd import data
 from fedacd.api import OPTIONS, Result, train
 from fedacd.config import Config, Settings, allowed, kinds_of, parse_value, read_toml
-from fedacd.display import RoundProgress, TransferProgress, console, metrics_table, plain_table, print_table
+from fedacd.display import RoundProgress, TransferProgress, console, plain_table, print_metrics, print_table
 from fedacd.engine.setup import Setup, prepare
 from fedacd.errors import ConfigError, FedacdError
 from fedacd.methods import METHODS
@@ -126,7 +126,7 @@ def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
             raise ConfigError(f"{key} = {text!r}: a run has one value; fedacd sweep takes lists.")
     with interruptible():
         result = _train(prepare(settings | {key: _value(key, text) for key, text in texts.items()}))
-    print_table(metrics_table([({"method": _title(result.config)}, result.final)]))
+    print_metrics([({"method": _title(result.config)}, result.final)])
     console.print(f"Run folder: {result.folder}", markup=False)
 
 
@@ -151,7 +151,7 @@ def sweep(settings: dict[str, Any], texts: dict[str, str]) -> None:
             differs = [f"{_short(key)} {values[key]}" for key in varied if key != "method.name"]
             results.append(_train(prepare(values), f"{number}/{len(plans)}", differs))
     shown = varied or ["method.name"]
-    print_table(metrics_table([({key: r.config.flat()[key] for key in shown}, r.final) for r in results]))
+    print_metrics([({key: r.config.flat()[key] for key in shown}, r.final) for r in results])
     console.print("Run folders:")
     for result in results:
         console.print(f"  {result.folder}", markup=False)

@@ -16,27 +16,25 @@ if not console.is_terminal:
 
 def print_table(table: Table) -> None:
     """Print a table in its full width: a cut number is worse than a line that the terminal folds."""
-    wide = console.options.update(width=1000, max_width=1000)
-    console.print(
-        table, width=max(console.width, console.measure(table, options=wide).maximum), crop=False, soft_wrap=True
-    )
+    wide = Console(highlight=False, width=1000)
+    Console(highlight=False, width=max(console.width, wide.measure(table).maximum)).print(table)
 
 
 METRIC_COLUMNS = {
-    "accuracy": "accuracy %",
+    "accuracy": "acc %",
     "accuracy_last": "last %",
     "accuracy_best": "best %",
-    "accuracy_client": "clients %",
+    "accuracy_client": "client %",
     "risk": "risk",
     "kl_local": "KL own",
     "kl_test": "KL test",
 }
 
 
-CAPTION = """\
-Means over the last 10 rounds; last and best: single rounds.
-clients %: on the clients' own label mixes. risk: of local models on all
-clients' labels. KL of P||Q: local models on their own data, on the test set."""
+LEGEND = """\
+acc, client, risk, KL: means over the last 10 rounds; last, best: one round.
+client: accuracy on the clients' label mixes; risk: local models' error on them.
+KL of P||Q: of local models, on their own data and on the test set."""
 
 
 class RoundProgress:
@@ -86,16 +84,18 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def metrics_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float]]]) -> Table:
+def print_metrics(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float]]]) -> None:
     """A row a run: what sets it apart, then its metrics."""
-    table = Table(caption=CAPTION, caption_justify="left")
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for key in rows[0][0]:
         table.add_column(key.removesuffix(".name").split(".")[-1], no_wrap=True)
     for title in METRIC_COLUMNS.values():
         table.add_column(title, justify="right", no_wrap=True)
     for names, final in rows:
         table.add_row(*map(str, names.values()), *(_cell(key, final.get(key)) for key in METRIC_COLUMNS))
-    return table
+    console.print()
+    print_table(table)
+    console.print(f"\n{LEGEND}\n", style="dim", markup=False)
 
 
 def _cell(key: str, value: float | None) -> str:
