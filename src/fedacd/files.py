@@ -65,7 +65,8 @@ def read_safetensors(path: Path, holds: str) -> tuple[dict[str, Tensor], dict[st
     """Tensors and metadata of a file that holds a 'checkpoint' or a 'model'; anything else is a RecordError."""
     about = read_about(path, holds)
     with _reading(path), safetensors.safe_open(path, "pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+        # Copied into torch's own, aligned memory: where a tensor lies decides how sums over it are grouped.
+        return {name: file.get_tensor(name).clone() for name in file.keys()}, about  # noqa: SIM118
 
 
 def read_about(path: Path, holds: str) -> dict[str, Any]:

@@ -87,3 +87,10 @@ def test_damage_of_any_kind(tmp_path: Path) -> None:
         except DataError:
             refused += 1
     assert refused > 150
+
+
+def test_a_text_with_that_name_is_no_npz_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    path.write_text("hello")
+    with pytest.raises(DataError, match=r"cannot read .*mine\.npz: it is not an \.npz file, or it is cut short\."):
+        read_npz(path)

@@ -1,7 +1,8 @@
 """An .npz file with x_train, y_train, x_test, y_test and, if wanted, class_names."""
 
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,17 @@ def read_npz(path: Path) -> Dataset:
         raise DataError(f"{path}: {error}") from None
 
 
+def _is_array(stream: BinaryIO) -> bool:
+    stream.seek(0)
+    return stream.read(6) == b"\x93NUMPY"
+
+
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as stream:
+            if not zipfile.is_zipfile(stream) and not _is_array(stream):
+                raise ValueError("it is not an .npz file, or it is cut short")
+            stream.seek(0)
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.lib.npyio.NpzFile):
                 return {key: file[key] for key in (*_NEEDED, "class_names") if key in file}

@@ -131,8 +131,9 @@ def sgd(weights: Tensors, gradient: Tensors, velocity: Tensors, hyper: Hyper) ->
     """Clip the norm of the gradient, add weight decay, then SGD with momentum. New weights and velocity."""
     if not weights:
         return {}, {}
-    norm = torch.stack([g.square().sum() for g in gradient.values()]).sum().sqrt()
-    scale = (hyper.clip / (norm + 1e-6)).clamp(max=1)
+    # Summed in float64, so that the order of tensors and their layout in memory do not show.
+    norm = torch.stack([g.square().sum(dtype=torch.float64) for g in gradient.values()]).sum().sqrt()
+    scale = (hyper.clip / (norm + 1e-6)).clamp(max=1).to(hyper.lr.dtype)
     velocity = {
         name: hyper.momentum * velocity[name] + scale * gradient[name] + hyper.weight_decay * w
         for name, w in weights.items()
