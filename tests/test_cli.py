@@ -248,3 +248,13 @@ def test_a_read_only_output_folder(elsewhere: Path) -> None:
 
 def test_version() -> None:
     assert invoke("--version")[0].startswith("fedacd ")
+
+
+def test_a_run_on_digits_needs_little_memory() -> None:
+    """At most 400 MB above what importing torch takes."""
+    script = (
+        "import resource, torch; peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
+        "import fedacd; fedacd.run(dataset='digits', rounds=2, epochs=1, out='here'); print(peak() - before)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 400_000  # kilobytes

@@ -10,7 +10,7 @@ import fedacd
 SOURCE = Path(fedacd.__file__).parent
 
 # A module imports only from those on its left.
-ORDER = ["errors", "config", "data", "partition", "models", "methods", "metrics", "files", "environment", "records",
+ORDER = ["errors", "config", "files", "data", "partition", "models", "methods", "metrics", "environment", "records",
          "engine", "inference", "api", "display", "cli"]  # fmt: skip
 
 

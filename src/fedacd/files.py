@@ -42,11 +42,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         except OSError:
             partial.unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make sure that a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

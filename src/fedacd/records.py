@@ -33,7 +33,7 @@ from fedacd.files import (
     read_about,
     read_json,
     read_safetensors,
-    sync_folder,
+    sync,
     write_atomically,
     write_safetensors,
     writing,
@@ -62,7 +62,7 @@ class RunFolder:
         self.path = path
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-            sync_folder(path.parent)
+            sync(path.parent)
             foreign = [entry.name for entry in path.iterdir() if entry.name != LOCK]
         if foreign and not (path / CONFIG).exists() and not _half_made(foreign):
             raise RecordError(

@@ -288,8 +288,12 @@ def test_divergence_ends_the_run_with_a_reason(digits: Dataset, tmp_path: Path) 
 def test_weights_that_blow_up_but_stay_finite_end_the_run_too(digits: Dataset, tmp_path: Path) -> None:
     """One step a round, so that no client trains on what it made."""
     settings = SMALL | {"train.clip": 0.0, "train.epochs": 1, "train.batch_size": 2000}
-    with pytest.raises(UpdateError, match=r"A smaller train\.lr"):
-        fedacd.run(settings, dataset=digits, method="fedavg", lr=1e13, out=str(tmp_path / "run"))
+    for every in (1, 10):
+        with pytest.raises(UpdateError, match=r"cannot be computed\. A smaller train\.lr|is not finite"):
+            fedacd.run(
+                settings | {"run.eval_every": every, "train.rounds": 5},
+                dataset=digits, method="fedavg", lr=1e13, out=str(tmp_path / str(every)),
+            )  # fmt: skip
 
 
 def test_tf32_only_where_it_is_asked_for_and_the_callers_choice_comes_back() -> None:

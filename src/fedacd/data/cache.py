@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedacd.data.dataset import Dataset, check_labels, read_only
 from fedacd.errors import DataError
+from fedacd.files import sync
 
 ARRAYS = {"x_train": "uint8", "y_train": "int64", "x_test": "uint8", "y_test": "int64"}
 _META = "meta.json"
@@ -171,11 +172,11 @@ def building(name: str) -> Iterator[Path]:
     new.mkdir()
     try:
         yield new
-        _sync(new)
+        sync(new)
         if place.exists():
             place.rename(old)
         new.rename(place)
-        _sync(root())
+        sync(root())
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -187,7 +188,7 @@ def write(folder: Path, dataset: Dataset, source: str) -> None:
         path = folder / f"{key}.npy"
         if not path.exists():
             np.save(path, getattr(dataset, key), allow_pickle=False)
-        _sync(path)
+        sync(path)
     meta: Mapping[str, object] = {
         "name": dataset.name,
         "class_names": dataset.class_names,
@@ -200,7 +201,7 @@ def write(folder: Path, dataset: Dataset, source: str) -> None:
     }
     path = folder / _META
     path.write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf-8")
-    _sync(path)
+    sync(path)
 
 
 def new_images(folder: Path, key: str, shape: tuple[int, int, int, int]) -> "np.memmap[Any, np.dtype[np.uint8]]":
@@ -216,11 +217,3 @@ def new_images(folder: Path, key: str, shape: tuple[int, int, int, int]) -> "np.
                 if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot reserve room
                     raise
     return array
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -92,18 +92,18 @@ class Simulation:
         down = _bytes(server.shared.params) + _bytes(server.shared.extra)
         server = self.method.combine(self.net, server, total, len(clients), self._rng(round_))
         measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
+        measured["train_loss"] = sum(losses) / len(losses)
         if measure:
             counts = tally_of(lambda x: self.method.predict(self.net, server.shared, x), self.test_images)
             measured |= metrics.global_metrics(counts, self.priors)
             measured |= metrics.local_metrics(on_test, on_own, self.priors)
-            if bad := [key for key in metrics.METRICS if not math.isfinite(measured[key])]:
-                raise UpdateError(f"round {round_}: {', '.join(bad)} cannot be computed. {self._advice()}")
+        if bad := [key for key, value in measured.items() if isinstance(value, float) and not math.isfinite(value)]:
+            raise UpdateError(f"round {round_}: {', '.join(bad)} cannot be computed. {self._advice()}")
         self.state = State(round_, server, clients)
         weights = self.method.weight(total.told).double()
         return {
             "round": round_,
             **measured,
-            "train_loss": sum(losses) / len(losses),
             "lr": lr,
             "participants": chosen,
             "weights": (weights / weights.sum()).tolist(),
