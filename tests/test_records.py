@@ -194,6 +194,15 @@ def test_a_truncated_checkpoint_is_refused(digits: Dataset, reference: Path, tmp
     assert state.stat().st_size == keep
 
 
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(digits: Dataset, reference: Path, tmp_path: Path) -> None:
+    out = copy(reference, tmp_path / "run")
+    content = bytearray((out / "state.safetensors").read_bytes())
+    content[-5] ^= 1
+    (out / "state.safetensors").write_bytes(content)
+    with pytest.raises(RecordError, match="its checksum does not fit"):
+        train(digits, out)
+
+
 def copy(source: Path, target: Path) -> Path:
     target.mkdir()
     for path in source.iterdir():

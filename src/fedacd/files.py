@@ -1,6 +1,7 @@
 """Files that survive a crash, and messages in place of tracebacks: atomic writing, guarded reading."""
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from fedacd.errors import RecordError
@@ -58,8 +60,17 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[
     """Replace a file of tensors. The same content gives the same bytes: all metadata are under one key."""
     # Each tensor with memory of its own, on the CPU and contiguous, as safetensors wants them.
     plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    metadata = {"fedacd": json.dumps({"format": FORMAT, **about}, sort_keys=True)}
+    about = {"format": FORMAT, "checksum": _checksum(plain), **about}
+    metadata = {"fedacd": json.dumps(about, sort_keys=True)}
     write_atomically(path, safetensors.torch.save(plain, metadata))
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def read_safetensors(path: Path, holds: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -67,7 +78,10 @@ def read_safetensors(path: Path, holds: str) -> tuple[dict[str, Tensor], dict[st
     about = read_about(path, holds)
     with _reading(path), safetensors.safe_open(path, "pt") as file:
         # Copied into torch's own, aligned memory: where a tensor lies decides how sums over it are grouped.
-        return {name: file.get_tensor(name).clone() for name in file.keys()}, about  # noqa: SIM118
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        if _checksum(tensors) != about["checksum"]:
+            raise ValueError("its checksum does not fit")
+        return tensors, about
 
 
 def read_about(path: Path, holds: str) -> dict[str, Any]:
