@@ -253,6 +253,22 @@ def test_an_error_of_the_callers_saves_what_is_finished(digits: Dataset, tmp_pat
     assert records.finished_rounds(tmp_path / "run") == 2
 
 
+def test_a_line_that_a_crash_cut_short_is_dropped(digits: Dataset, reference: Path, tmp_path: Path) -> None:
+    """Killed while it wrote the line of round 3: two whole lines, the checkpoint of round 2, and half a line."""
+    out = tmp_path / "run"
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fedacd.run(TINY, dataset=digits, out=out, on_round=stop)
+    with (out / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 3, "accu')
+    train(digits, out)
+    assert numbers(out) == numbers(reference)
+
+
 def test_an_unfinished_run_says_so(digits: Dataset, reference: Path, tmp_path: Path) -> None:
     out = copy(reference, tmp_path / "run")
     (out / "model.safetensors").unlink()

@@ -132,6 +132,11 @@ class Partition(Settings):
     min_size: int = setting(10, "fewest samples of a client", at_least=1)
     file: str | None = setting(None, "index lists for 'custom': .json (a list of lists) or .npz (one array a client)")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.file is not None and self.scheme != "custom":
+            raise ConfigError(f"partition.file = {self.file!r}: goes with partition.scheme = 'custom' only.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Settings):

@@ -100,8 +100,9 @@ class RunFolder:
             raise RecordError(
                 f"{self.path / ROUNDS} is damaged: it has {len(lines)} whole lines, but {STATE} is of round {done}."
             )
-        if len(lines) > done or not (self.path / ROUNDS).exists():
-            write_atomically(self.path / ROUNDS, "".join(_line(line) for line in lines[:done]).encode())
+        path, kept = self.path / ROUNDS, "".join(_line(line) for line in lines[:done]).encode()
+        if not path.exists() or path.read_bytes() != kept:  # a line too many, or half a line
+            write_atomically(path, kept)
         return state
 
     def append(self, record: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedacd import data, models, partition
-from fedacd.config import Config
+from fedacd.config import Config, Data
 from fedacd.data import Dataset
 from fedacd.engine.plan import Stream, torch_seed
 from fedacd.errors import ConfigError, ModelError
@@ -69,23 +69,12 @@ def prepare(
         config = config.replace({"data.name": dataset.name})
     else:
         dataset = data.load(config.data.name)
-    if config.data.fingerprint not in (None, dataset.fingerprint):
-        raise ConfigError(
-            f"data.fingerprint = {config.data.fingerprint!r}: the data set {config.data.name} here is another one, "
-            f"{dataset.fingerprint}."
-        )
-    if (config.data.crop or 0) >= min(dataset.shape[1:]):
-        raise ConfigError(f"data.crop = {config.data.crop}: must be smaller than the images, {dataset.shape[1:]}.")
-    if config.partition.file is not None and config.partition.scheme != "custom":
-        raise ConfigError(f"partition.file = {config.partition.file!r}: goes with partition.scheme = 'custom' only.")
+    _check_data(config.data, dataset)
     if model is not None:
         config = config.replace({"model.name": models.label(model)})
 
     config = config.fill(dataset.defaults)
     config = config.fill(kind.defaults(dataset.name, str(config.model.name)))
-    for key, values_ in (("mean", config.data.mean), ("std", config.data.std)):
-        if values_ is not None and len(values_) != dataset.shape[0]:
-            raise ConfigError(f"data.{key} = {values_}: must have {dataset.shape[0]} values, one a channel.")
     found = {"mean": list(dataset.mean), "std": list(dataset.std), "fingerprint": dataset.fingerprint}
     config = config.fill({f"data.{key}": value for key, value in found.items()})
     method = kind.build(config.method.options)
@@ -113,6 +102,21 @@ def prepare(
         members=_members(config, dataset, members),
         device=device,
     )
+
+
+def _check_data(settings: Data, dataset: Dataset) -> None:
+    """What the user set must fit the data set that was found."""
+    channels, *size = dataset.shape
+    if settings.fingerprint not in (None, dataset.fingerprint):
+        raise ConfigError(
+            f"data.fingerprint = {settings.fingerprint!r}: the data set {settings.name} here is another one, "
+            f"{dataset.fingerprint}."
+        )
+    if (settings.crop or 0) >= min(size):
+        raise ConfigError(f"data.crop = {settings.crop}: must be smaller than the images, {dataset.shape[1:]}.")
+    for key, values in (("mean", settings.mean), ("std", settings.std)):
+        if values is not None and len(values) != channels:
+            raise ConfigError(f"data.{key} = {values}: must have {channels} values, one a channel.")
 
 
 def _device(config: Config) -> torch.device:
