@@ -11,7 +11,7 @@ SOURCE = Path(fedacd.__file__).parent
 
 # A module imports only from those on its left.
 ORDER = ["errors", "config", "files", "data", "partition", "models", "methods", "metrics", "environment", "records",
-         "engine", "inference", "api", "display", "cli"]  # fmt: skip
+         "engine", "inference", "api", "display", "bench", "cli_exits", "cli_data", "cli"]  # fmt: skip
 
 
 def imported(path: Path) -> set[str]:

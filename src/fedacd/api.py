@@ -1,5 +1,8 @@
 """What a program calls: `run` trains and returns a `Result`; `Result.load` reads a run folder again."""
 
+import contextlib
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +13,14 @@ from numpy.typing import NDArray
 
 from fedacd.config import Config
 from fedacd.data import Dataset
-from fedacd.engine.rounds import Simulation, arithmetic
-from fedacd.engine.setup import Setup, prepare
+from fedacd.engine.crew import Crew, Loop, Trainer
+from fedacd.engine.rounds import Simulation
+from fedacd.engine.setup import Setup, arithmetic, prepare
+from fedacd.engine.spread import World, forked, joined
+from fedacd.engine.together import AT_ONCE, Say, groups, trainer_for, workers_for
 from fedacd.errors import ConfigError, RecordError, unknown
 from fedacd.inference import GlobalModel
-from fedacd.methods import Method
+from fedacd.methods import Method, Shared
 from fedacd.models import Factory
 from fedacd.records import MODEL, RunFolder, holds_model, read_config, read_rounds, summary
 
@@ -33,9 +39,15 @@ OPTIONS: Mapping[str, str] = {
     "model": "model.name",
     "device": "run.device",
     "precision": "run.precision",
+    "slots": "run.slots",
+    "workers": "run.workers",
+    "deterministic": "run.deterministic",
     "out": "run.out",
 }
 """The settings with a short name of their own, in Python and on the command line."""
+
+SECONDS_AT_RISK = 5
+"""The most work that a kill may cost, where `run.save_every` is not set."""
 
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -104,49 +116,163 @@ def run(
     return train(setup, on_round)
 
 
-def train(setup: Setup, on_round: OnRound | None = None) -> Result:
+def train(setup: Setup, on_round: OnRound | None = None, *, say: Say = lambda _: None) -> Result:
     """Train a prepared run from where its folder stands. Ctrl-C saves the last finished round on its way out."""
-    config = setup.config
-    with RunFolder(setup.out) as folder, arithmetic(config.run.precision, config.run.threads):
-        folder.start(config, setup.members)
-        state = folder.resume(config)
-        simulation = Simulation(setup)
-        if state:
-            simulation.restore(state)
-        if simulation.state.round < config.train.rounds or not holds_model(folder.path):
-            with folder.session(setup.device, simulation.state.round):
-                _advance_to_the_end(simulation, folder, on_round)
-                folder.save_model(simulation.state.server.shared, _about(setup))
-        history = read_rounds(folder.path)
+    (result,) = train_all([setup], (lambda _, record: on_round(record)) if on_round else None, say=say)
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def train_all(
+    setups: Sequence[Setup],
+    on_round: Callable[[Setup, dict[str, Any]], None] | None = None,
+    *,
+    say: Say = lambda _: None,
+) -> list[Result | Exception]:
+    """Train prepared runs, together where they can share a program. A run that fails does not stop the others: what
+    it failed of takes the place of its result. `say` is told what happens beside the rounds, such as compiling."""
+    results: dict[int, Result | Exception] = {}
+    with joined(setups[0].device) as world:
+        for group in groups(setups):
+            config = group[0].config
+            workers = workers_for(group[0]) if world.size == 1 else 1
+            threads = config.run.threads or (1 if workers > 1 else None)
+            with arithmetic(config.run.precision, threads, config.run.deterministic):
+                results |= _train_group(group, world, workers, on_round, say)
+    return [results[id(setup)] for setup in setups]
+
+
+def _train_group(
+    group: Sequence[Setup],
+    world: World,
+    workers: int,
+    on_round: Callable[[Setup, dict[str, Any]], None] | None,
+    say: Say,
+) -> dict[int, Result | Exception]:
+    crew, images = Crew(trainer_for(group, say)), None
+    results: dict[int, Result | Exception] = {}
+    waiting, live = deque(group), dict[Simulation, Live]()
+    at_once = AT_ONCE if world.size == 1 else 1  # ranks must agree on whose round comes next
+    try:
+        while waiting or live:
+            while waiting and len(live) < at_once:
+                setup = waiting.popleft()
+                try:
+                    simulation = Simulation(setup, images, world)
+                    images = simulation.images
+                    run = Live(setup, simulation, crew.trainer, workers)
+                    if run.complete:
+                        results[id(setup)] = run.end()
+                    else:
+                        live[simulation] = run
+                        crew.add(simulation)
+                except Exception as error:
+                    results[id(setup)] = error
+            for simulation, event in crew.turn():
+                run = live[simulation]
+                try:
+                    if isinstance(event, Exception):
+                        raise event
+                    run.take(event)
+                    if on_round and world.rank == 0:
+                        on_round(run.setup, event)
+                    if run.complete:
+                        results[id(run.setup)] = run.end()
+                        del live[simulation]
+                except Exception as error:
+                    crew.drop(simulation)
+                    run.stop(error)
+                    results[id(run.setup)] = error
+                    del live[simulation]
+    except BaseException as error:
+        for run in live.values():
+            run.stop(error)
+        raise
+    return results
+
+
+class Live:
+    """A run in training and, on rank 0, its open folder."""
+
+    def __init__(self, setup: Setup, simulation: Simulation, trainer: Trainer, workers: int) -> None:
+        self.setup, self.simulation = setup, simulation
+        self.history: list[dict[str, Any]] = []
+        self._folder: RunFolder | None = None
+        with contextlib.ExitStack() as stack:
+            if simulation.world.rank == 0:
+                self._folder = stack.enter_context(RunFolder(setup.out))
+                self._folder.start(setup.config, setup.members)
+                if state := self._folder.resume(setup.config):
+                    simulation.restore(state)
+                self.history = read_rounds(self._folder.path)
+            simulation.agree()
+            self._saved, self._saved_at = simulation.state, time.monotonic()
+            self._to_do = not self.complete or (self._folder is not None and not holds_model(self._folder.path))
+            if self._to_do and self._folder:
+                workers = 1 if self.complete else workers
+                engine = lambda: trainer.about() | {"workers": max(workers, simulation.world.size)}  # noqa: E731
+                stack.enter_context(self._folder.session(setup.device, simulation.state.round, engine))
+                if workers > 1:
+                    simulation.world = stack.enter_context(forked(workers, self._follow))
+            self._open = stack.pop_all()
+
+    @property
+    def complete(self) -> bool:
+        return self.simulation.state.round == self.setup.config.train.rounds
+
+    def take(self, record: dict[str, Any]) -> None:
+        """Keep a round's record, and its state when it is time to."""
+        self.history.append(record)
+        if not self._folder:
+            return
+        self._folder.append(record)
+        every = self.setup.config.run.save_every
+        due = record["round"] % every == 0 if every else time.monotonic() - self._saved_at > SECONDS_AT_RISK
+        if due or self.complete:
+            self._save()
+
+    def _save(self) -> None:
+        assert self._folder
+        self._folder.save_state(self.simulation.state, self.setup.config)
+        self._saved, self._saved_at = self.simulation.state, time.monotonic()
+
+    def end(self) -> Result:
+        """Write the global model and close the folder."""
+        setup, shared = self.setup, self.simulation.state.server.shared
+        with self._open:
+            if self._folder and self._to_do:
+                self._folder.save_model(shared, _about(setup))
         model = GlobalModel(
             setup.net.to(setup.device),
             setup.method,
-            simulation.state.server.shared,
+            Shared(*({name: value.to(setup.device) for name, value in group.items()} for group in shared)),
             shape=setup.dataset.shape,
             mean=setup.config.data.mean or (),
             std=setup.config.data.std or (),
             class_names=setup.dataset.class_names,
         )
-        return Result(folder=folder.path, config=config, history=history, final=summary(history), model=model)
+        return Result(
+            folder=setup.out, config=setup.config, history=self.history, final=summary(self.history), model=model
+        )
 
+    def stop(self, error: BaseException) -> None:
+        """Save what is recorded, unless the folder itself is the trouble, and close it."""
+        can_save = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, RecordError)
+        with contextlib.suppress(BaseException), self._open:
+            if can_save and self._folder and self._saved is not self.simulation.state:
+                self._save()
+            raise error
 
-def _advance_to_the_end(simulation: Simulation, folder: RunFolder, on_round: OnRound | None) -> None:
-    config = simulation.config
-    saved = recorded = simulation.state
-    try:
-        while recorded.round < config.train.rounds:
-            record = simulation.advance()
-            folder.append(record)
-            recorded = simulation.state
-            if recorded.round % config.run.save_every == 0 or recorded.round == config.train.rounds:
-                folder.save_state(recorded, config)
-                saved = recorded
-            if on_round:
-                on_round(record)
-    except (Exception, KeyboardInterrupt) as error:
-        if saved is not recorded and not isinstance(error, RecordError):
-            folder.save_state(recorded, config)
-        raise
+    def _follow(self, world: World) -> None:
+        """What the other processes of a run do: all of the same, but for the records."""
+        self.simulation.world = world
+        crew = Crew(Loop())
+        crew.add(self.simulation)
+        while crew.busy:
+            for _, event in crew.turn():
+                if isinstance(event, Exception):
+                    raise event
 
 
 def _about(setup: Setup) -> dict[str, Any]:

@@ -3,26 +3,25 @@
 Exit codes: 0 done, 1 a run failed, 2 the user's input was wrong, 130 interrupted with the state saved.
 """
 
-import contextlib
 import dataclasses
 import inspect
 import itertools
-import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import fedacd
-from fedacd import data
-from fedacd.api import OPTIONS, Result, train
+from fedacd.api import OPTIONS, Result, train_all
+from fedacd.bench.command import bench
+from fedacd.cli_data import data_app
+from fedacd.cli_exits import interruptible, reporting
 from fedacd.config import Config, Settings, allowed, kinds_of, parse_value, read_toml
-from fedacd.display import RoundProgress, TransferProgress, console, plain_table, print_metrics, print_table
+from fedacd.display import RoundsProgress, console, print_metrics
 from fedacd.engine.setup import Setup, prepare
-from fedacd.errors import ConfigError, FedacdError
+from fedacd.errors import ConfigError
 from fedacd.methods import METHODS
 from fedacd.models import MODELS
 from fedacd.records import finished_rounds
@@ -33,18 +32,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets: list, get, check, import.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 
-@contextlib.contextmanager
-def reporting() -> Iterator[None]:
-    """A user's mistake is one message on stderr, never a traceback."""
-    try:
-        yield
-    except FedacdError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from None
+app.command()(reporting()(bench))
 
 
 # The options of `run` and `sweep` are those of `fedacd.run`: one table serves all three.
@@ -65,6 +56,8 @@ def _options(name: str, key: str) -> list[inspect.Parameter]:
     if name == "mixup":
         both = {"--mixup": "Input mixup. Both flags in a sweep: with and without.", "--no-mixup": "No input mixup."}
         return [parameter(flag[2:].replace("-", "_"), bool | None, flag, help=help_) for flag, help_ in both.items()]
+    if name == "deterministic":
+        return [parameter(name, bool | None, "--deterministic", help=_help(key))]
     return [parameter(name, str | None, f"--{name.replace('_', '-')}", metavar=name.upper(), help=_help(key))]
 
 
@@ -86,7 +79,9 @@ def with_settings(command: Callable[[dict[str, Any], dict[str, str]], None]) -> 
     def wrapper(config: Path | None = None, set_: list[str] | None = None, **options: Any) -> None:
         with reporting():
             flags = [text for name, text in (("mixup", "true"), ("no_mixup", "false")) if options.pop(name)]
-            texts = {OPTIONS[name]: text for name, text in options.items() if text is not None}
+            texts = {
+                OPTIONS[name]: str(text).lower() if text is True else text for name, text in options.items() if text
+            }
             if flags:
                 texts[OPTIONS["mixup"]] = ",".join(flags)
             for pair in set_ or []:
@@ -124,8 +119,11 @@ def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
     for key, text in texts.items():
         if key not in ("data.name", "run.out") and len(split_list(text)) > 1:
             raise ConfigError(f"{key} = {text!r}: a run has one value; fedacd sweep takes lists.")
+    setup = prepare(settings | {key: _value(key, text) for key, text in texts.items()})
     with interruptible():
-        result = _train(prepare(settings | {key: _value(key, text) for key, text in texts.items()}))
+        (result,) = _train({f"{_title(setup.config)} on {setup.dataset.name}": setup}).values()
+    if isinstance(result, Exception):
+        raise result
     print_metrics([({"method": _title(result.config)}, result.final)])
     console.print(f"Run folder: {result.folder}", markup=False)
 
@@ -145,16 +143,25 @@ def sweep(settings: dict[str, Any], texts: dict[str, str]) -> None:
         plans.append(values | {"run.out": str(Path(parents[0]) / prepare(values).out.name)})
     if len({values["run.out"] for values in plans}) < len(plans):
         raise ConfigError(f"some of these runs are the same run: {', '.join(varied)} must make a difference.")
+    setups, labels = [prepare(values) for values in plans], []
+    for number, values in enumerate(plans, 1):
+        differs = [f"{_short(key)} {values[key]}" for key in varied if key != "method.name"]
+        title = _title(setups[number - 1].config)
+        labels.append(", ".join([f"{number}/{len(plans)} {title}", *differs]))
     with interruptible():
-        results = []
-        for number, values in enumerate(plans, 1):
-            differs = [f"{_short(key)} {values[key]}" for key in varied if key != "method.name"]
-            results.append(_train(prepare(values), f"{number}/{len(plans)}", differs))
-    shown = varied or ["method.name"]
-    print_metrics([({key: r.config.flat()[key] for key in shown}, r.final) for r in results])
-    console.print("Run folders:")
-    for result in results:
-        console.print(f"  {result.folder}", markup=False)
+        outcomes = _train(dict(zip(labels, setups, strict=True)))
+    results = [result for result in outcomes.values() if isinstance(result, Result)]
+    if results:
+        shown = varied or ["method.name"]
+        print_metrics([({key: r.config.flat()[key] for key in shown}, r.final) for r in results])
+        console.print("Run folders:")
+        for result in results:
+            console.print(f"  {result.folder}", markup=False)
+    for label, outcome in outcomes.items():
+        if isinstance(outcome, Exception):
+            print(f"error: {label}: {outcome}", file=sys.stderr)
+    if len(results) < len(outcomes):
+        raise typer.Exit(1)
 
 
 def split_list(text: str) -> list[str]:
@@ -180,38 +187,25 @@ def _short(key: str) -> str:
     return next((name for name, known in OPTIONS.items() if known == key), key)
 
 
-def _train(setup: Setup, number: str = "", differs: Sequence[str] = ()) -> Result:
-    config, rounds, done = setup.config, setup.config.train.rounds, 0
-    name = f"{_title(config)} on {setup.dataset.name}" if not number else f"{number} {_title(config)}"
-    label = ", ".join([name, *differs])
-    if (found := finished_rounds(setup.out)) is not None:
-        done = found
-        console.print(f"{label}: {setup.out} has {done} of {rounds} rounds", markup=False)
-    else:
-        where = f"{rounds} rounds on {setup.device}, into {setup.out}"
-        console.print(f"{label}: {len(setup.members)} clients, {config.partition.scheme}, {where}", markup=False)
-    if done == rounds:
-        return train(setup)
-    with RoundProgress(label, done, rounds) as progress:
-        return train(setup, progress)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C, and the polite kill of a scheduler, end with the state saved and say how to go on."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        again = shlex.join(["fedacd", *sys.argv[1:]])
-        print(f"Interrupted; what was finished is saved. The same command goes on from there: {again}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _train(setups: dict[str, Setup]) -> dict[str, Result | Exception]:
+    """Train labelled runs, and show how they come along."""
+    names = {id(setup): label for label, setup in setups.items()}
+    done = {}
+    for label, setup in setups.items():
+        rounds, found = setup.config.train.rounds, finished_rounds(setup.out)
+        if found is not None:
+            console.print(f"{label}: {setup.out} has {found} of {rounds} rounds", markup=False)
+        else:
+            where = f"{rounds} rounds on {setup.device}, into {setup.out}"
+            about = f"{len(setup.members)} clients, {setup.config.partition.scheme}"
+            console.print(f"{label}: {about}, {where}", markup=False)
+        if found != rounds:
+            done[label] = (found or 0, rounds)
+    with RoundsProgress(done) as progress:
+        results = train_all(
+            list(setups.values()), lambda setup, record: progress(names[id(setup)], record), say=progress.say
+        )
+    return dict(zip(setups, results, strict=True))
 
 
 @app.command()
@@ -244,62 +238,6 @@ def _print_fields(kind: type[Settings]) -> None:
         default = "open" if spec.default is None else spec.default
         what = allowed(spec, kinds_of(kind, spec.name))
         console.print(f"  {kind.section}.{spec.name} = {default}: {spec.metadata['doc']} ({what})", markup=False)
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """What there is, and what is here."""
-    rows = [
-        [
-            entry.name,
-            _number(entry.num_classes),
-            entry.shape,
-            f"{_number(entry.num_train)} / {_number(entry.num_test)}",
-            f"{entry.download / 1e6:.0f} MB" if entry.download else "-",
-            "here" if entry.present else "-",
-            entry.what,
-        ]
-        for entry in data.listing()
-    ]
-    print_table(plain_table(["name", "classes", "size", "train / test", "download", "", "what"], rows))
-    console.print(f"\nKept in {data.root()} (FEDACD_DATA changes that).", markup=False)
-
-
-def _number(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"
-
-
-@data_app.command("get")
-def data_get(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100, tiny-imagenet or fashion-mnist.")],
-    source: Annotated[
-        str | None, typer.Option("--from", help="The archive elsewhere: a path, or another address.")
-    ] = None,
-) -> None:
-    """Download an official archive, verify it and convert it once."""
-    with reporting(), TransferProgress() as progress, interruptible():
-        dataset = data.get(name, source=source, progress=progress)
-    console.print(f"{name}: {len(dataset.y_train):,} train and {len(dataset.y_test):,} test images are ready.")
-
-
-@data_app.command("check")
-def data_check(name: Annotated[str, typer.Argument(help="A name, an .npz file or a folder.")]) -> None:
-    """Read a data set through and say what is in it."""
-    with reporting():
-        for line in data.check(name).lines():
-            console.print(line, markup=False)
-
-
-@data_app.command("import")
-def data_import(
-    source: Annotated[str, typer.Argument(help="An .npz file, or a folder with train/ and test/ or val/.")],
-    name: Annotated[str | None, typer.Option(help="What to call it; the file's or folder's own name.")] = None,
-    size: Annotated[int | None, typer.Option(help="Bring the images of a folder to SIZE x SIZE.")] = None,
-) -> None:
-    """Convert an .npz file or a folder of class folders once, for use by name."""
-    with reporting():
-        dataset = data.import_data(source, name=name, size=size)
-    console.print(f"Use it with --dataset {dataset.name}", markup=False)
 
 
 @app.callback(invoke_without_command=True)

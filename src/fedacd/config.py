@@ -160,11 +160,22 @@ class Run(Settings):
     seed: int = setting(0, "changes partition, initial weights and every draw", at_least=0, at_most=2**32 - 1)
     device: str = setting("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     precision: str = setting("fp32", "arithmetic of forward and backward passes", one_of=("fp32", "tf32", "bf16"))
-    threads: int | None = setting(
-        None, "CPU threads; torch's own choice. 1 where several runs share the cores", at_least=1
+    slots: int | None = setting(
+        None, "clients trained at once by one program; on a GPU as many as there is use and memory for", at_least=1
     )
+    workers: int | None = setting(
+        None, "processes that share the clients of a run on a CPU; as many as there are cores", at_least=1
+    )
+    threads: int | None = setting(
+        None, "CPU threads of a process; 1, or torch's own choice where there is one worker", at_least=1
+    )
+    deterministic: bool = setting(False, "on a GPU: the same bits every time, alone or beside other runs; slower")
     eval_every: int = setting(1, "measure every k rounds, and after the last", at_least=1)
-    save_every: int = setting(1, "write the checkpoint every k rounds, and after the last", at_least=1)
+    save_every: int | None = setting(
+        None,
+        "write the checkpoint every k rounds, and after the last; once 5 seconds of work would be lost",
+        at_least=1,
+    )
     out: str | None = setting(None, "the run's folder; runs/NAME where it is not given")
 
 
@@ -177,7 +188,9 @@ class Choice:
 
 
 # What may differ between two starts of one run: where it runs and how often it saves, not what it computes.
-VOLATILE = frozenset({"run.out", "run.device", "run.threads", "run.save_every"})
+VOLATILE = frozenset(
+    f"run.{key}" for key in ("out", "device", "slots", "workers", "threads", "deterministic", "save_every")
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What a person sees: progress, tables. The only module that draws on a terminal."""
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -9,7 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-console = Console(highlight=False)
+ONE_OF_MANY = int(os.environ.get("RANK", "0")) > 0
+"""Whether this is a process of torchrun other than the first, which speaks for all."""
+
+console = Console(highlight=False, quiet=ONE_OF_MANY)
 if not console.is_terminal:
     console.width = 1000  # a pipe or a file has no edge to wrap at
 
@@ -17,7 +21,8 @@ if not console.is_terminal:
 def print_table(table: Table) -> None:
     """Print a table in its full width: a cut number is worse than a line that the terminal folds."""
     wide = Console(highlight=False, width=1000)
-    Console(highlight=False, width=max(console.width, wide.measure(table).maximum)).print(table)
+    width = max(console.width, wide.measure(table).maximum)
+    Console(highlight=False, width=width, quiet=ONE_OF_MANY).print(table)
 
 
 METRIC_COLUMNS = {
@@ -37,44 +42,57 @@ client: accuracy on the clients' label mixes; risk: local models' error on them.
 KL of P||Q: of local models, on their own data and on the test set."""
 
 
-class RoundProgress:
-    """A bar on a terminal, one line a round elsewhere. Call it with every round's record."""
+class RoundsProgress:
+    """Runs side by side: on a terminal a bar for each from its first round to its last, elsewhere a line a round."""
 
-    def __init__(self, label: str, done: int, rounds: int) -> None:
-        self._label, self._done, self._rounds = label, done, rounds
-        self._started_at, self._started = done, time.monotonic()
-        self._accuracy = "-"
-        self._bar: Progress | None = None
-        if console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=10),
-                TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-                TextColumn("{task.fields[status]}"),
-                console=console,
-            )
-            self._task = self._bar.add_task(label, total=rounds, completed=done, status="starting")
+    def __init__(self, runs: Mapping[str, tuple[int, int]]) -> None:
+        """`runs` by label: rounds done, and of how many."""
+        self._runs = dict(runs)
+        self._started: dict[str, float] = {}
+        self._accuracy: dict[str, str] = {}
+        self._tasks: dict[str, TaskID] = {}
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[status]}"),
+        )
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
+        self._began = time.monotonic()
+        self._bar.start()
+        if len(self._runs) == 1:
+            self._task(next(iter(self._runs)))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bar:
-            self._bar.stop()
+        self._bar.stop()
 
-    def __call__(self, record: Mapping[str, Any]) -> None:
-        self._done = record["round"]
-        each = (time.monotonic() - self._started) / (self._done - self._started_at)
+    def say(self, text: str) -> None:
+        console.print(text, markup=False)
+
+    def __call__(self, label: str, record: Mapping[str, Any]) -> None:
+        first, rounds = self._runs[label]
+        done = record["round"]
+        started = self._started.setdefault(label, self._began)
+        each = (time.monotonic() - started) / (done - first)
         if record["accuracy"] is not None:
-            self._accuracy = f"{100 * record['accuracy']:.2f} %"
-        left = clock(each * (self._rounds - self._done))
-        status = f"accuracy {self._accuracy}, {each:.2f} s/round, {left} left"
-        if self._bar:
-            self._bar.update(self._task, completed=self._done, status=status)
+            self._accuracy[label] = f"{100 * record['accuracy']:.2f} %"
+        left = clock(each * (rounds - done))
+        status = f"accuracy {self._accuracy.get(label, '-')}, {each:.2f} s/round, {left} left"
+        if console.is_terminal:
+            self._bar.update(self._task(label), completed=done, status=status)
         else:
-            console.print(f"{self._label}: round {self._done}/{self._rounds}, {status}", markup=False)
+            console.print(f"{label}: round {done}/{rounds}, {status}", markup=False)
+        if done == rounds:
+            self._began = time.monotonic()
+
+    def _task(self, label: str) -> TaskID:
+        if label not in self._tasks:
+            done, rounds = self._runs[label]
+            self._tasks[label] = self._bar.add_task(label, total=rounds, completed=done, status="starting")
+        return self._tasks[label]
 
 
 def clock(seconds: float) -> str:

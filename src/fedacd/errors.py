@@ -5,10 +5,11 @@
     ├── DataError     a data set: absent, damaged, inconsistent
     ├── ModelError    a model: does not fit the data, or cannot be trained federated
     ├── RecordError   a run folder: of another run, damaged, in use, not writable
-    └── UpdateError   a client's reply: not finite, wrong names or shapes
+    ├── UpdateError   a client's reply: not finite, wrong names or shapes
+    └── WorkerError   a process of a run: it has died
 
 Every message names the field, the value and what is allowed. The command line prints it without a traceback:
-exit code 2 for the first four (the user can mend them), 1 for `UpdateError` (the run itself failed).
+exit code 2 for the first four (the user can mend them), 1 for the last two (the run itself failed).
 """
 
 import difflib
@@ -39,6 +40,12 @@ class RecordError(FedacdError):
 
 class UpdateError(FedacdError):
     """A client's reply cannot be used."""
+
+    exit_code = 1
+
+
+class WorkerError(FedacdError):
+    """A process that a run is spread over has died."""
 
     exit_code = 1
 

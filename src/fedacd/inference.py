@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fedacd import models
-from fedacd.engine.local import CLEAN_BATCH, Images
-from fedacd.engine.rounds import arithmetic
+from fedacd.engine.batches import Images
+from fedacd.engine.local import CLEAN_BATCH
+from fedacd.engine.setup import arithmetic
 from fedacd.errors import DataError
 from fedacd.files import read_safetensors
 from fedacd.methods import Method, Shared, Tensors, find

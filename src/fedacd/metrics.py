@@ -28,9 +28,11 @@ Tally = Tensors
 """Sums over samples by true class: `right` [C] correct ones, `seen` [C] all, `sums` [C, C] probability outputs."""
 
 
-def tally(logits: Tensor, y: Tensor) -> Tally:
-    """The sums of one batch."""
+def tally(logits: Tensor, y: Tensor, w: Tensor | None = None) -> Tally:
+    """The sums of one batch; samples of weight 0 are padding."""
     target = is_class(y, logits.shape[-1]).to(logits.dtype)
+    if w is not None:
+        target = target * w[:, None]
     right = (logits.argmax(-1) == y).to(logits.dtype)
     return {"right": right @ target, "seen": target.sum(0), "sums": target.mT @ logits.softmax(-1)}
 

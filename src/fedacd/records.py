@@ -17,7 +17,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -127,8 +127,13 @@ class RunFolder:
         write_safetensors(self.path / MODEL, tensors, {"holds": "model", **about})
 
     @contextlib.contextmanager
-    def session(self, device: torch.device, done: int) -> Iterator[None]:
-        """Note in env.json who works on the run from which round on, and when; `ended` stays null after a kill."""
+    def session(
+        self, device: torch.device, done: int, engine: Callable[[], Mapping[str, Any]] = dict
+    ) -> Iterator[None]:
+        """Note in env.json who works on the run from which round on, and when; `ended` stays null after a kill.
+
+        `engine` tells at the end how the work was done.
+        """
         path = self.path / ENV
         sessions: list[Any] = []
         with contextlib.suppress(RecordError, KeyError, TypeError):  # it only informs: damage is no reason to stop
@@ -143,10 +148,10 @@ class RunFolder:
             yield
         except (Exception, KeyboardInterrupt):
             with contextlib.suppress(RecordError):  # what went wrong matters more than the time of it
-                now["ended"] = _time()
+                now |= {"ended": _time(), "engine": engine()}
                 write()
             raise
-        now["ended"] = _time()
+        now |= {"ended": _time(), "engine": engine()}
         write()
 
 

@@ -13,8 +13,8 @@ import fedacd
 from fedacd.data import Dataset
 from fedacd.engine.local import tally_of
 from fedacd.engine.plan import local_plan, participants
-from fedacd.engine.rounds import Simulation, arithmetic
-from fedacd.engine.setup import Setup, prepare
+from fedacd.engine.rounds import Simulation
+from fedacd.engine.setup import Setup, arithmetic, prepare
 from fedacd.errors import UpdateError
 from fedacd.metrics import per_class_accuracy
 from fedacd.models import SmallCNN
@@ -326,5 +326,6 @@ def test_dropout_draws_the_same_after_a_restart(digits: Dataset) -> None:
     assert a["train_loss"] == b["train_loss"]
     # Evaluation drops nothing: the same weights in a model without dropout are right as often.
     plain = Simulation(prepare(SMALL, dataset=digits))
-    counts = tally_of(lambda x: plain.method.predict(plain.net, first.state.server.shared, x), plain.test_images)
+    shared = first.state.server.shared
+    counts = tally_of(lambda x: plain.method.predict(plain.net, shared, x), plain.images, plain.test)
     assert a["per_class"] == per_class_accuracy(counts).tolist()

@@ -30,6 +30,7 @@ from fedacd.methods import (
     Scaffold,
     Server,
     Shared,
+    Total,
     Trained,
 )
 from fedacd.methods.creff import head_gradients
@@ -50,7 +51,9 @@ def server_step(method: Method, server: Server, replies: list[Reply], num_client
     fold = Fold(method, server.shared)
     for reply in replies:
         fold.add(reply)
-    return method.combine(None, server, fold.total(), num_clients, RNG(0))  # type: ignore[arg-type]
+    told = {name: torch.stack([reply.told[name] for reply in replies]) for name in replies[0].told}
+    total = Total(fold.moved, fold.extra, told)
+    return method.combine(None, server, total, num_clients, RNG(0))  # type: ignore[arg-type]
 
 
 def reply(w: float, **told: float) -> Reply:

@@ -15,9 +15,19 @@ from torch.utils import _pytree as pytree
 from fedacd import models
 from fedacd.config import Data, Train
 from fedacd.data import Dataset
-from fedacd.engine.local import Batch, Hyper, Images, gradient_of_one, gradient_under_vmap, run_client, step
+from fedacd.engine.batches import Batch, Images
+from fedacd.engine.local import (
+    Fixed,
+    Hyper,
+    Job,
+    Moving,
+    gradient_of_one,
+    gradient_under_vmap,
+    run_client,
+    step,
+)
 from fedacd.engine.plan import local_plan
-from fedacd.methods import METHODS, Client, Did, Method, Reply, Server, Shared, Trained
+from fedacd.methods import METHODS, Client, Did, Method, Reply, Server, Shared, Total, Trained
 from fedacd.models.net import Net
 
 ALL = pytest.mark.parametrize("name", METHODS)
@@ -55,9 +65,18 @@ def members_of(images: Images, classes: tuple[int, ...], size: int) -> Tensor:
 
 def one_round(name: str, net: Net, images: Images, members: Tensor, **train: Any) -> Any:
     method, server, client = start(name, net, counts_of(images, members))
+    return run_client(job_of(net, method, server.shared, client, images, members, **train))
+
+
+def job_of(
+    net: Net, method: Method, shared: Shared, client: Client, images: Images, members: Tensor, **train: Any
+) -> Job:
     settings = Train.build({"epochs": 2, "batch_size": 8, "weight_decay": 1e-5, "mixup": True, **train})
     plan = local_plan(0, 1, 0, len(members), settings, Data(crop=0, flip=False))
-    return run_client(net, method, server.shared, client, images, members, plan, settings, 0.01, measure=True)
+    return Job(
+        net=net, method=method, shared=shared, client=client, images=images, members=members, test=members,
+        plan=plan, train=settings, lr=0.01, seed=0, measure=True,
+    )  # fmt: skip
 
 
 @ALL
@@ -71,7 +90,7 @@ def test_odd_clients_work(name: str, classes: tuple[int, ...], size: int, net: N
     assert method.check(outcome.reply, server.shared) is None
     assert outcome.train_loss.isfinite()
     assert any(not torch.equal(sent[key], value) for key, value in outcome.reply.params.items())
-    assert int(outcome.tally["seen"].sum()) == size
+    assert int(outcome.on_own["seen"].sum()) == size
 
 
 @ALL
@@ -80,9 +99,7 @@ def test_a_round_modifies_none_of_its_inputs(name: str, net: Net, images: Images
     method, server, client = start(name, net, counts_of(images, members))
     shared = server.shared
     before = pytree.tree_map(torch.clone, (shared, client, net.initial, images.pixels, members))
-    settings = Train.build({"epochs": 1, "batch_size": 8, "weight_decay": 1e-5, "mixup": True})
-    plan = local_plan(0, 1, 0, len(members), settings, Data(crop=0, flip=False))
-    run_client(net, method, shared, client, images, members, plan, settings, 0.01, measure=True)
+    run_client(job_of(net, method, shared, client, images, members, epochs=1))
     torch.testing.assert_close((shared, client, net.initial, images.pixels, members), before, rtol=0, atol=0)
 
 
@@ -121,11 +138,11 @@ def steps_of(
             out = method.outputs(net, now, shared, client, batch.x)
             return method.absorb(client, method.survey(out, target, batch.w, client), when)
 
-        client = surveyed(client, "start")
+        fixed = Fixed(shared, did, hyper)
+        moving = Moving(now, velocity, surveyed(client, "start"), torch.zeros_like(batch.lam))
         for _ in range(2):
-            now, velocity, client, loss = step(
-                net, method, now, velocity, client, shared, batch, did, hyper, True, gradient_of
-            )
+            moving = step(net, method, moving, fixed, batch, True, gradient_of)
+        now, _, client, loss = moving
         client = surveyed(client, "end")
         client, extra, told = method.finish(now, shared, client, did)
         return now, client, extra, told, loss
@@ -210,7 +227,8 @@ def test_combine_of_unmoved_clients_changes_nothing(name: str, net: Net, images:
     fold = Fold(method, shared)
     for _ in range(3):
         fold.add(reply._replace(params=shared.params))
-    after = method.combine(net, server, fold.total(), 3, np.random.default_rng(0))
+    told = {key: torch.stack([value] * 3) for key, value in reply.told.items()}
+    after = method.combine(net, server, Total(fold.moved, fold.extra, told), 3, np.random.default_rng(0))
     torch.testing.assert_close(after.shared.params, shared.params, rtol=0, atol=0)
 
 

@@ -1,67 +1,22 @@
-"""One local step of ONE client, pure; and a whole client's round, one step after the other.
-
-Shapes: N samples, H x W pixels, B batch, C classes.
-"""
+"""One local step of ONE client, pure; and a whole client's round, one step after the other."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedacd.config import Train
+from fedacd.engine.batches import Batch, Images, batches, draws_of, mixed
 from fedacd.engine.plan import LocalPlan
 from fedacd.methods import Client, Did, Method, Reply, Shared, Tensors, Trained
-from fedacd.methods.common import cross_entropy, is_class, weighted_mean
+from fedacd.methods.common import cross_entropy, is_class
 from fedacd.metrics import tally
 from fedacd.models.net import Net
 
-CLEAN_BATCH = 500
-"""Samples in one batch of a pass without gradients."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Images:
-    """Images and labels on a device, and what turns pixels into a network's input."""
-
-    pixels: Tensor
-    """[N, H, W, channels] uint8"""
-    labels: Tensor
-    """[N]"""
-    mean: Tensor
-    std: Tensor
-    crop: int = 0
-
-    def clean(self, index: Tensor) -> Tensor:
-        """Normalised images [B, channels, H, W]."""
-        return self._normalise(self.pixels[index])
-
-    def augmented(self, index: Tensor, shift: Tensor, flip: Tensor) -> Tensor:
-        """Cropped from black padding at `shift` [B, 2], mirrored where `flip` [B], then normalised."""
-        pixels, pad = self.pixels[index], self.crop
-        B, H, W, _ = pixels.shape
-        padded = F.pad(pixels, (0, 0, pad, pad, pad, pad)) if pad else pixels
-        across = torch.arange(W, device=pixels.device)
-        rows = torch.arange(H, device=pixels.device) + shift[:, :1]
-        columns = torch.where(flip[:, None], W - 1 - across, across) + shift[:, 1:]
-        batch = torch.arange(B, device=pixels.device)[:, None, None]
-        return self._normalise(padded[batch, rows[:, :, None], columns[:, None, :]])
-
-    def _normalise(self, pixels: Tensor) -> Tensor:
-        return ((pixels / 255 - self.mean) / self.std).movedim(-1, -3)
-
-
-class Batch(NamedTuple):
-    """The input of one step. With mixup `x` is mixed already: lam of label `y`, 1 - lam of `y2`."""
-
-    x: Tensor
-    y: Tensor
-    y2: Tensor
-    lam: Tensor
-    w: Tensor
+CLEAN_BATCH, WIDE_BATCH = 500, 1000
+"""Samples in one batch of a pass without gradients, and on a GPU."""
 
 
 class Hyper(NamedTuple):
@@ -74,9 +29,42 @@ class Hyper(NamedTuple):
     """Infinite: no limit."""
 
 
-def mixed(batch: Batch, mixup: bool, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """lam * of(y) + (1 - lam) * of(y2): how mixup enters a loss or a target, for every method alike."""
-    return batch.lam * of(batch.y) + (1 - batch.lam) * of(batch.y2) if mixup else of(batch.y)
+class Fixed(NamedTuple):
+    """What the steps of a client's round read."""
+
+    shared: Shared
+    did: Did
+    hyper: Hyper
+
+
+class Moving(NamedTuple):
+    """What the steps of a client's round change."""
+
+    now: Trained
+    velocity: Trained
+    client: Client
+    loss_sum: Tensor
+    """Cross entropy of the samples so far, as they were trained on."""
+
+
+class Job(NamedTuple):
+    """One client's round of training: everything that it depends on."""
+
+    net: Net
+    method: Method
+    shared: Shared
+    client: Client
+    images: Images
+    members: Tensor
+    """The client's samples among the images."""
+    test: Tensor
+    """The test set's."""
+    plan: LocalPlan
+    train: Train
+    lr: float
+    seed: int
+    """For torch's own generator, from which only dropout draws."""
+    measure: bool
 
 
 Objective = Callable[[Trained], tuple[Tensor, Tensors]]
@@ -102,17 +90,15 @@ def gradient_of_one(objective: Objective, now: Trained) -> tuple[Trained, Tensor
 def step(
     net: Net,
     method: Method,
-    now: Trained,
-    velocity: Trained,
-    client: Client,
-    shared: Shared,
+    moving: Moving,
+    fixed: Fixed,
     batch: Batch,
-    did: Did,
-    hyper: Hyper,
     mixup: bool,
     gradient_of: Callable[[Objective, Trained], tuple[Trained, Tensors]] = gradient_of_one,
-) -> tuple[Trained, Trained, Client, Tensor]:
-    """One step of SGD: weights, velocity, client, and the cross entropy of the batch before it."""
+) -> Moving:
+    """One step of SGD."""
+    now, velocity, client, loss_sum = moving
+    shared, did, hyper = fixed
 
     def objective(now: Trained) -> tuple[Tensor, Tensors]:
         out = method.outputs(net, now, shared, client, batch.x)
@@ -121,10 +107,14 @@ def step(
     gradient, out = gradient_of(objective, now)
     logits = out["logits"]
     target = mixed(batch, mixup, lambda y: is_class(y, logits.shape[-1]).to(logits.dtype))
-    client = method.observe(out, target, batch.w, client, did)
-    loss = mixed(batch, mixup, lambda y: weighted_mean(cross_entropy(logits, y), batch.w))
+    loss = mixed(batch, mixup, lambda y: (cross_entropy(logits, y) * batch.w).sum())
     moves = [sgd(*group, hyper) for group in zip(now, gradient, velocity, strict=True)]
-    return Trained(*(w for w, _ in moves)), Trained(*(v for _, v in moves)), client, loss
+    return Moving(
+        now=Trained(*(w for w, _ in moves)),
+        velocity=Trained(*(v for _, v in moves)),
+        client=method.observe(out, target, batch.w, client, did),
+        loss_sum=loss_sum + loss,
+    )
 
 
 def sgd(weights: Tensors, gradient: Tensors, velocity: Tensors, hyper: Hyper) -> tuple[Tensors, Tensors]:
@@ -146,98 +136,107 @@ def add(total: Tensors, more: Tensors) -> Tensors:
 
 
 @torch.no_grad()
-def tally_of(forward: Callable[[Tensor], Tensor], images: Images) -> Tensors:
+def tally_of(forward: Callable[[Tensor], Tensor], images: Images, samples: Tensor) -> Tensors:
     """`metrics.tally` of a model over clean images."""
     counts: Tensors = {}
-    for index in torch.split(torch.arange(len(images.labels), device=images.labels.device), CLEAN_BATCH):
+    for index in torch.split(samples, WIDE_BATCH if samples.is_cuda else CLEAN_BATCH):
         counts = add(counts, tally(forward(images.clean(index)), images.labels[index]))
     return counts
 
 
+class Sums(NamedTuple):
+    """What a pass over clean images adds up."""
+
+    survey: Tensors
+    """What the method asks for."""
+    tally: Tensors
+    """`metrics.tally` of the local model."""
+
+
+def clean_batch(job: Job, now: Trained, client: Client, index: Tensor, w: Tensor) -> Sums:
+    """Of one batch; samples of weight 0 are padding."""
+    x, y = job.images.clean(index), job.images.labels[index]
+    out = job.method.outputs(job.net, now, job.shared, client, x)
+    target = is_class(y, len(client.counts)).to(x.dtype)
+    return Sums(job.method.survey(out, target, w, client), tally(out["logits"], y, w))
+
+
 @torch.no_grad()
-def survey(
-    net: Net, method: Method, now: Trained, shared: Shared, client: Client, images: Images, members: Tensor, when: str
-) -> tuple[Client, Tensors]:
-    """A clean pass over the client's own data, for what the method asks for; at the end also for a tally."""
-    sums: Tensors = {}
-    counts: Tensors = {}
-    for index in torch.split(members, CLEAN_BATCH):
-        x, y = images.clean(index), images.labels[index]
-        out = method.outputs(net, now, shared, client, x)
-        target = is_class(y, len(client.counts)).to(x.dtype)
-        if when in method.survey_at:
-            sums = add(sums, method.survey(out, target, torch.ones_like(y, dtype=x.dtype), client))
-        if when == "end":
-            counts = add(counts, tally(out["logits"], y))
-    return (method.absorb(client, sums, when) if when in method.survey_at else client), counts
+def clean_pass(job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
+    """The local model over `samples` without augmentation, mixup or dropout."""
+    job.net.train(False)
+    sums = Sums({}, {})
+    for index in torch.split(samples, CLEAN_BATCH):
+        more = clean_batch(job, now, client, index, torch.ones(len(index), device=index.device))
+        sums = Sums(*map(add, sums, more))
+    return sums
+
+
+CleanPass = Callable[[Job, Trained, Client, Tensor], Sums]
+
+
+def survey(job: Job, now: Trained, client: Client, when: str, clean: CleanPass = clean_pass) -> tuple[Client, Tensors]:
+    """A clean pass over the client's own data, taken in by the method where it asks for one; its tally."""
+    sums = clean(job, now, client, job.members)
+    return (job.method.absorb(client, sums.survey, when) if when in job.method.survey_at else client), sums.tally
 
 
 class Outcome(NamedTuple):
-    """What a client's round leaves behind."""
+    """What a client's round leaves behind. Tallies may be empty where they were not asked for."""
 
     reply: Reply
     client: Client
     train_loss: Tensor
     """Mean cross entropy over the round's samples, as they were trained on."""
-    tally: Tensors
-    """`metrics.tally` of the local model on the client's own data; may be empty where it was not asked for."""
+    on_own: Tensors
+    """`metrics.tally` of the local model on the client's own data."""
+    on_test: Tensors
+    """The same on the test set."""
 
 
-def run_client(
-    net: Net,
-    method: Method,
-    shared: Shared,
-    client: Client,
-    images: Images,
-    members: Tensor,
-    plan: LocalPlan,
-    train: Train,
-    lr: float,
-    *,
-    measure: bool,
-) -> Outcome:
-    """A client's whole round; `members` are its samples among `images`. Only its steps run in training mode."""
+def run_client(job: Job) -> Outcome:
+    """A client's whole round. Only its steps run in training mode."""
+    with torch.random.fork_rng([job.members.device] if job.members.is_cuda else []):
+        torch.manual_seed(job.seed)
+        moving, fixed = begin(job)
+        mixup = bool(job.train.mixup)
+        job.net.train(True)
+        for number, batch in enumerate(batches(job.images, draws_of(job.plan, job.members), mixup)):
+            if "epoch" in job.method.survey_at and number % job.plan.epoch_steps == 0:
+                client, _ = survey(job, moving.now, moving.client, "epoch")
+                moving = moving._replace(client=client)
+                job.net.train(True)
+            moving = step(job.net, job.method, moving, fixed, batch, mixup)
+        job.net.train(False)
+        return finish(job, moving, fixed)
+
+
+def begin(job: Job, clean: CleanPass = clean_pass) -> tuple[Moving, Fixed]:
+    """What there is before the first step."""
+    device, plan, train = job.members.device, job.plan, job.train
 
     def scalar(value: float | None) -> Tensor:
-        return torch.tensor(value, dtype=torch.float32, device=members.device)
+        return torch.full((), value or 0.0, dtype=torch.float32, device=device)
 
-    hyper = Hyper(scalar(lr), scalar(train.momentum), scalar(train.weight_decay), scalar(train.clip or math.inf))
-    did = Did(scalar(len(members)), scalar(plan.steps), scalar(plan.epoch_steps), hyper.lr, hyper.momentum)
-    now = Trained(shared.params, client.private)
+    hyper = Hyper(scalar(job.lr), scalar(train.momentum), scalar(train.weight_decay), scalar(train.clip or math.inf))
+    did = Did(scalar(len(job.members)), scalar(plan.steps), scalar(plan.epoch_steps), hyper.lr, hyper.momentum)
+    now = Trained(job.shared.params, job.client.private)
     velocity = Trained(*({name: torch.zeros_like(w) for name, w in group.items()} for group in now))
-    client = method.begin(shared, client)
-    net.train(False)
-    if "start" in method.survey_at:
-        client, _ = survey(net, method, now, shared, client, images, members, "start")
-    net.train(True)
-    loss_sum = scalar(0)
-    for number, batch in enumerate(batches(images, members, plan, bool(train.mixup))):
-        if "epoch" in method.survey_at and number % plan.epoch_steps == 0:
-            net.train(False)
-            client, _ = survey(net, method, now, shared, client, images, members, "epoch")
-            net.train(True)
-        now, velocity, client, loss = step(
-            net, method, now, velocity, client, shared, batch, did, hyper, bool(train.mixup)
-        )
-        loss_sum = loss_sum + loss * len(batch.y)
-    net.train(False)
-    counts: Tensors = {}
-    if measure or "end" in method.survey_at:
-        client, counts = survey(net, method, now, shared, client, images, members, "end")
-    client, extra, told = method.finish(now, shared, client, did)
-    reply = Reply(now.params, extra, told)
-    return Outcome(reply, client._replace(private=now.private), loss_sum / int(plan.size.sum()), counts)
+    client = job.method.begin(job.shared, job.client)
+    if "start" in job.method.survey_at:
+        client, _ = survey(job, now, client, "start", clean)
+    return Moving(now, velocity, client, scalar(0)), Fixed(job.shared, did, hyper)
 
 
-def batches(images: Images, members: Tensor, plan: LocalPlan, mixup: bool) -> Iterator[Batch]:
-    """The batches of a plan, augmented and mixed, without padding."""
-    draws = (plan.order, plan.shift, plan.flip, plan.lam.astype("float32"), plan.partner)
-    order, shift, flip, lam, partner = (torch.from_numpy(values).to(members.device) for values in draws)
-    for number, size in enumerate(plan.size.tolist()):
-        index = members[order[number, :size]]
-        x, y = images.augmented(index, shift[number, :size], flip[number, :size]), images.labels[index]
-        y2 = y
-        if mixup:
-            with_whom = partner[number, :size]
-            x, y2 = lam[number] * x + (1 - lam[number]) * x[with_whom], y[with_whom]
-        yield Batch(x, y, y2, lam[number], torch.ones_like(y, dtype=x.dtype))
+def finish(job: Job, moving: Moving, fixed: Fixed, clean: CleanPass = clean_pass) -> Outcome:
+    """What there is after the last step."""
+    method, now, client = job.method, moving.now, moving.client
+    on_own: Tensors = {}
+    on_test: Tensors = {}
+    if job.measure or "end" in method.survey_at:
+        client, on_own = survey(job, now, client, "end", clean)
+    client, extra, told = method.finish(now, job.shared, client, fixed.did)
+    client = client._replace(private=now.private)
+    if job.measure:
+        on_test = clean(job, now, moving.client, job.test).tally
+    return Outcome(Reply(now.params, extra, told), client, moving.loss_sum / int(job.plan.size.sum()), on_own, on_test)

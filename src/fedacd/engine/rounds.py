@@ -1,169 +1,254 @@
-"""The round loop: sample, train, aggregate, evaluate, record, checkpoint."""
+"""A run, round by round: sample, hand out jobs, aggregate, evaluate, record."""
 
-import contextlib
 import math
 import time
-import warnings
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fedacd import metrics
-from fedacd.engine.local import Images, Outcome, run_client, tally_of
+from fedacd.engine.batches import Images
+from fedacd.engine.local import Job, Outcome, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants, torch_seed
-from fedacd.engine.setup import Setup
+from fedacd.engine.setup import Setup, images_of
+from fedacd.engine.spread import ALONE, World
 from fedacd.errors import RecordError, UpdateError
-from fedacd.methods import Client, Method, Reply, Server, Shared, Tensors, Total, Trained
+from fedacd.methods import Client, Method, Reply, Server, Shared, Tensors, Total
 from fedacd.partition import class_counts
 from fedacd.records import State
 
 
 class Fold:
-    """Replies summed up as they arrive, in float64."""
+    """Replies summed up one after the other, in float64."""
 
     def __init__(self, method: Method, shared: Shared) -> None:
         self._method, self._shared = method, shared
-        self._moved = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in shared.params.items()}
-        self._extra: Tensors = {}
-        self._told: list[Tensors] = []
+        self.moved = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in shared.params.items()}
+        self.extra: Tensors = {}
 
     def add(self, reply: Reply) -> None:
         u = self._method.weight(reply.told).double()
         for name, w in self._shared.params.items():
-            self._moved[name] += u * (reply.params[name].double() - w.double())
+            self.moved[name] += u * (reply.params[name].double() - w.double())
         for name, value in reply.extra.items():
-            self._extra[name] = self._extra[name] + value.double() if name in self._extra else value.double()
-        self._told.append(reply.told)
+            self.extra[name] = self.extra[name] + value.double() if name in self.extra else value.double()
 
-    def total(self) -> Total:
-        told = {name: torch.stack([one[name] for one in self._told]) for name in self._told[0]}
-        return Total(self._moved, self._extra, told)
+
+class Later:
+    """Tensors on their way to the host; `get` waits for them and for nothing that was asked of the device since."""
+
+    def __init__(self, tree: Any, device: torch.device) -> None:
+        self._tree = tree_map(lambda tensor: tensor.to("cpu", non_blocking=True), tree)
+        self._arrived = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if self._arrived:
+            self._arrived.record(torch.cuda.current_stream(device))
+
+    def get(self) -> Any:
+        if self._arrived:
+            self._arrived.synchronize()
+        return self._tree
+
+
+class Round:
+    """A round under way. Outcomes arrive in any order and are folded in the order of the jobs, so that it leaves no
+    trace which of them was ready first."""
+
+    def __init__(self, number: int, chosen: list[int], jobs: dict[int, Job], fold: Fold) -> None:
+        self.number, self.chosen, self.jobs, self.fold = number, chosen, jobs, fold
+        self.told: dict[int, dict[str, Tensors]] = {}
+        self.clients: dict[int, Client] = {}
+        self.bytes_up: dict[int, int] = {}
+        self._waiting: dict[int, Reply] = {}
+        self._order = list(jobs)
+
+    def add(self, client: int, outcome: Outcome) -> bool:
+        """Take an outcome in; whether it was the last one."""
+        reply = outcome.reply
+        self.told[client] = {
+            "params": _witness(reply.params),
+            "extra": _witness(reply.extra),
+            "told": reply.told,
+            "loss": {"train": outcome.train_loss},
+            "own": outcome.on_own,
+            "test": outcome.on_test,
+        }
+        self.shapes = _to(reply, torch.device("meta"))
+        # Clients rest in host memory, so that the device holds only those in training.
+        self.clients[client] = _to(outcome.client, torch.device("cpu"))
+        self.bytes_up[client] = sum(map(_bytes, reply))
+        self._waiting[client] = reply
+        while self._order and self._order[0] in self._waiting:
+            self.fold.add(self._waiting.pop(self._order.pop(0)))
+        return not self._order
+
+
+def _witness(tensors: Tensors) -> Tensors:
+    """A number for each tensor: 0, or NaN where something in it is not finite."""
+    return {name: (tensor * 0).sum() for name, tensor in tensors.items()}
+
+
+class Closed(NamedTuple):
+    """A round whose numbers have not been read yet."""
+
+    round: Round
+    clients: list[Client]
+    later: Later
+    """The server's state, what was told, the global model's tally."""
+    shared: Shared
+    """What the clients were sent."""
 
 
 class Simulation:
-    """One run: its data on the device, and its state after the last finished round."""
+    """One run: its data on the device, and its state after the last recorded round, on the host.
 
-    def __init__(self, setup: Setup) -> None:
-        self.config, self.method, self.device = setup.config, setup.method, setup.device
+    A round is opened, fed with outcomes and closed, which sums up, aggregates and evaluates on the device; `record`
+    reads its numbers back. The next round may be opened before that, so that a GPU need not wait for the host.
+    """
+
+    def __init__(self, setup: Setup, images: Images | None = None, world: World = ALONE) -> None:
+        self.config, self.method, self.device, self.world = setup.config, setup.method, setup.device, world
         self.net = setup.net.to(setup.device, bf16=setup.config.run.precision == "bf16")
         self.net.train(False)
-        self.train_images, self.test_images = _images(setup)
+        self.images = images or images_of(setup)
+        known = len(setup.dataset.y_train)
+        self.test = torch.arange(known, len(self.images.labels), device=self.device)
         self.members = [torch.from_numpy(members).to(self.device) for members in setup.members]
         counts = torch.from_numpy(class_counts(setup.dataset.y_train, setup.members, setup.dataset.num_classes))
         self.priors = metrics.label_priors(counts)
         server = self.method.init_server(self.net, self._rng(0))
-        # Clients rest in host memory, so that the device holds one at a time.
         clients = [self.method.init_client(self.net, server.shared, row) for row in counts]
-        self.state = State(0, _server_to(server, self.device), clients)
+        self._begin_from(State(0, server, clients))
+
+    def _begin_from(self, state: State) -> None:
+        self.state = state
+        self._head = state._replace(server=_to(state.server, self.device))
+        self._open: Round | None = None
+        self._closed: list[Closed] = []
+        self._since = time.perf_counter()
 
     def restore(self, state: State) -> None:
         """Go on from a checkpoint of this run."""
         try:
-            state = _in_order_of(self.state, state)
+            self._begin_from(_in_order_of(self.state, state))
         except (KeyError, ValueError) as error:
             raise RecordError(f"the checkpoint does not fit this run: {error}.") from None
-        self.state = state._replace(server=_server_to(state.server, self.device))
+
+    def agree(self) -> None:
+        """Start from rank 0's state on every rank."""
+        if self.world.size > 1:
+            round_, server, clients = self.state
+            number, server, clients = self.world.same((torch.tensor(round_), server, clients))
+            self._begin_from(State(int(number), server, clients))
 
     def advance(self) -> dict[str, Any]:
-        """Do one round and return its line of the record. An exception leaves the state after the round before."""
-        started, train = time.perf_counter(), self.config.train
-        round_, server, clients = self.state.round + 1, self.state.server, list(self.state.clients)
-        measure = round_ % self.config.run.eval_every == 0 or round_ == train.rounds
-        chosen = participants(self.config.run.seed, round_, len(clients), train.participation).tolist()
-        lr = train.lr * train.lr_decay ** (round_ - 1)
+        """Do one round, one client after the other, and return its line of the record."""
+        for number, job in self.open().items():
+            self.feed(number, run_client(job))
+        self.close()
+        return self.record()
 
-        fold = Fold(self.method, server.shared)
-        losses, bytes_up, on_own, on_test = [], [], [], []
-        for number in chosen:
-            outcome = self._train(round_, number, lr, measure)
-            fold.add(outcome.reply)
-            clients[number] = _client_to(outcome.client, torch.device("cpu"))
-            losses.append(float(outcome.train_loss))
-            bytes_up.append(sum(map(_bytes, outcome.reply)))
-            if measure:
-                on_own.append(outcome.tally)
-                on_test.append(self._test_local(outcome))
+    @property
+    def done(self) -> bool:
+        """Whether every round has been opened and closed."""
+        return self._head.round >= self.config.train.rounds
 
-        total = fold.total()
-        down = _bytes(server.shared.params) + _bytes(server.shared.extra)
-        server = self.method.combine(self.net, server, total, len(clients), self._rng(round_))
+    def open(self) -> dict[int, Job]:
+        """Start the next round: the jobs of its participants by client number, those with the most steps first."""
+        train, seed, round_ = self.config.train, self.config.run.seed, self._head.round + 1
+        chosen = participants(seed, round_, len(self.members), train.participation).tolist()
+        mine = self.world.share({number: len(self.members[number]) for number in chosen})
+        jobs = {number: self._job(round_, number) for number in mine}
+        self._open = Round(round_, chosen, jobs, Fold(self.method, self._head.server.shared))
+        return jobs
+
+    def _job(self, round_: int, number: int) -> Job:
+        config, members = self.config, self.members[number]
+        return Job(
+            net=self.net,
+            method=self.method,
+            shared=self._head.server.shared,
+            client=_to(self._head.clients[number], self.device),
+            images=self.images,
+            members=members,
+            test=self.test,
+            plan=local_plan(config.run.seed, round_, number, len(members), config.train, config.data),
+            train=config.train,
+            lr=self._lr(round_),
+            seed=torch_seed(config.run.seed, Stream.TORCH, round_, number),
+            measure=self._measured(round_),
+        )
+
+    def _lr(self, round_: int) -> float:
+        return self.config.train.lr * self.config.train.lr_decay ** (round_ - 1)
+
+    def _measured(self, round_: int) -> bool:
+        return round_ % self.config.run.eval_every == 0 or round_ == self.config.train.rounds
+
+    def feed(self, number: int, outcome: Outcome) -> bool:
+        """Take in a client's outcome; whether the round is ready to be closed."""
+        assert self._open
+        return self._open.add(number, outcome)
+
+    def close(self) -> None:
+        """Aggregate and evaluate. An exception leaves the state after the round before."""
+        assert self._open
+        round_, before, world = self._open, self._head, self.world
+        told = world.gather(round_.told, round_.chosen)
+        clients = list(before.clients)
+        kept = world.gather(round_.clients, round_.chosen) if world.size > 1 else None
+        for at, number in enumerate(round_.chosen):
+            clients[number] = _copy_at(kept, at) if kept else round_.clients[number]
+        total = Total(world.sum(round_.fold.moved), world.sum(round_.fold.extra), told["told"])
+        server = self.method.combine(self.net, before.server, total, len(clients), self._rng(round_.number))
+        server = world.same(server)
+        counts: Tensors = {}
+        if self._measured(round_.number):
+            mine = self.test[world.rank :: world.size]
+            counts = tally_of(lambda x: self.method.predict(self.net, server.shared, x), self.images, mine)
+            counts = world.sum(counts)
+        self._open, self._head = None, State(round_.number, server, clients)
+        later = Later((server, told, counts), self.device)
+        self._closed.append(Closed(round_, clients, later, before.server.shared))
+
+    def record(self) -> dict[str, Any]:
+        """The line of the oldest round that is closed and not read yet. Its state becomes `state`."""
+        round_, clients, later, sent = self._closed.pop(0)
+        server, told, counts = later.get()
+        for at, number in enumerate(round_.chosen):
+            parts = (_like(told[name], at, like) for name, like in round_.shapes._asdict().items())
+            if reason := self.method.check(Reply(*parts), sent):
+                raise UpdateError(f"round {round_.number}, client {number}: {reason}. {self._advice()}")
         measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
-        measured["train_loss"] = sum(losses) / len(losses)
-        if measure:
-            counts = tally_of(lambda x: self.method.predict(self.net, server.shared, x), self.test_images)
+        measured["train_loss"] = float(told["loss"]["train"].double().mean())
+        if counts:
             measured |= metrics.global_metrics(counts, self.priors)
+            everyone = range(len(round_.chosen))
+            on_test, on_own = ([_at(told[where], at) for at in everyone] for where in ("test", "own"))
             measured |= metrics.local_metrics(on_test, on_own, self.priors)
         if bad := [key for key, value in measured.items() if isinstance(value, float) and not math.isfinite(value)]:
-            raise UpdateError(f"round {round_}: {', '.join(bad)} cannot be computed. {self._advice()}")
-        self.state = State(round_, server, clients)
-        weights = self.method.weight(total.told).double()
+            raise UpdateError(f"round {round_.number}: {', '.join(bad)} cannot be computed. {self._advice()}")
+        weights = self.method.weight(told["told"]).double()
+        self.state = State(round_.number, server, clients)
+        seconds, self._since = time.perf_counter() - self._since, time.perf_counter()
         return {
-            "round": round_,
+            "round": round_.number,
             **measured,
-            "lr": lr,
-            "participants": chosen,
+            "lr": self._lr(round_.number),
+            "participants": round_.chosen,
             "weights": (weights / weights.sum()).tolist(),
-            "told": {name: values.tolist() for name, values in total.told.items()},
-            "bytes_up": sum(bytes_up) / len(bytes_up),
-            "bytes_down": down,
-            "seconds": time.perf_counter() - started,
+            "told": {name: values.tolist() for name, values in told["told"].items()},
+            "bytes_up": sum(round_.bytes_up.values()) / len(round_.bytes_up),
+            "bytes_down": _bytes(sent.params) + _bytes(sent.extra),
+            "seconds": seconds,
         }
-
-    def _train(self, round_: int, number: int, lr: float, measure: bool) -> Outcome:
-        """One client's round, checked."""
-        config, members = self.config, self.members[number]
-        plan = local_plan(config.run.seed, round_, number, len(members), config.train, config.data)
-        client = _client_to(self.state.clients[number], self.device)
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            # Only dropout draws from torch's own generator; seeded so that a resumed run draws the same.
-            torch.manual_seed(torch_seed(config.run.seed, Stream.TORCH, round_, number))
-            outcome = run_client(
-                self.net,
-                self.method,
-                self.state.server.shared,
-                client,
-                self.train_images,
-                members,
-                plan,
-                config.train,
-                lr,
-                measure=measure,
-            )
-        if reason := self.method.check(outcome.reply, self.state.server.shared):
-            raise UpdateError(f"round {round_}, client {number}: {reason}. {self._advice()}")
-        return outcome
 
     def _advice(self) -> str:
         return f"A smaller train.lr (now {self.config.train.lr:g}) often helps."
 
-    def _test_local(self, outcome: Outcome) -> metrics.Tally:
-        """The local model on the test set."""
-        client, shared = outcome.client, self.state.server.shared
-        now = Trained(outcome.reply.params, client.private)
-        return tally_of(lambda x: self.method.outputs(self.net, now, shared, client, x)["logits"], self.test_images)
-
     def _rng(self, round_: int) -> np.random.Generator:
         return generator(self.config.run.seed, Stream.SERVER, round_)
-
-
-@contextlib.contextmanager
-def arithmetic(precision: str, threads: int | None = None) -> Iterator[None]:
-    """Set what CUDA does with float32, tf32 only where it is asked for, and how many CPU threads compute."""
-    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
-    before, threads_before = [switch.fp32_precision for switch in switches], torch.get_num_threads()
-    for switch in switches:
-        switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-    torch.set_num_threads(threads or threads_before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads_before)
-        for switch, value in zip(switches, before, strict=True):
-            switch.fp32_precision = value
 
 
 def _in_order_of(fresh: State, saved: State) -> State:
@@ -188,40 +273,21 @@ def _in_order_of(fresh: State, saved: State) -> State:
     return State(saved.round, Server(shared, group(one.hidden, other.hidden)), clients)
 
 
-def _images(setup: Setup) -> tuple[Images, Images]:
-    """Train and test images on the device."""
-    dataset, settings = setup.dataset, setup.config.data
-
-    def on_device(array: NDArray[Any]) -> Tensor:
-        with warnings.catch_warnings():
-            # Data sets are read-only arrays, which torch cannot mark as such; nothing here writes to them.
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            return torch.from_numpy(array).to(setup.device)
-
-    mean, std = (torch.tensor(values, device=setup.device) for values in (settings.mean, settings.std))
-    train = Images(
-        pixels=on_device(dataset.x_train),
-        labels=on_device(dataset.y_train),
-        mean=mean,
-        std=std,
-        crop=settings.crop or 0,
-    )
-    test = Images(pixels=on_device(dataset.x_test), labels=on_device(dataset.y_test), mean=mean, std=std)
-    return train, test
-
-
 def _bytes(tensors: Tensors) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def _to(tensors: Tensors, device: torch.device) -> Tensors:
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+def _copy_at(stacked: Any, at: int) -> Any:
+    return tree_map(lambda values: values[at].clone(), stacked)
 
 
-def _client_to(client: Client, device: torch.device) -> Client:
-    return Client(client.counts.to(device), _to(client.private, device), _to(client.memo, device))
+def _at(stacked: Tensors, at: int) -> Tensors:
+    return {name: values[at] for name, values in stacked.items()}
 
 
-def _server_to(server: Server, device: torch.device) -> Server:
-    shared = Shared(_to(server.shared.params, device), _to(server.shared.extra, device))
-    return Server(shared, _to(server.hidden, device))
+def _like(stacked: Tensors, at: int, shapes: Tensors) -> Tensors:
+    return {name: stacked[name][at].to(like.dtype).expand(like.shape) for name, like in shapes.items()}
+
+
+def _to(tree: Any, device: torch.device) -> Any:
+    return tree_map(lambda tensor: tensor.to(device, non_blocking=True), tree)

@@ -1,7 +1,11 @@
 """From settings to everything a run needs: data, model, method, partition, device, and the whole resolved config."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedacd import data, models, partition
 from fedacd.config import Config, Data
 from fedacd.data import Dataset
+from fedacd.engine.batches import Images
 from fedacd.engine.plan import Stream, torch_seed
 from fedacd.errors import ConfigError, ModelError
 from fedacd.methods import METHODS, Method, find
@@ -130,9 +136,30 @@ def _device(config: Config) -> torch.device:
         raise ConfigError(
             f"run.device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu or auto."
         )
+    _check_workers(config, kind)
+    if kind == "cuda" and not number:
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # torchrun starts a process for each GPU
     if kind == "cpu" and precision == "tf32":
         raise ConfigError("run.precision = 'tf32': only CUDA devices have it; use fp32 or bf16 on a CPU.")
     return torch.device(name)
+
+
+def _check_workers(config: Config, kind: str) -> None:
+    workers = config.run.workers or 1
+    if kind == "cuda":
+        most, what = torch.cuda.device_count(), "CUDA devices"
+    else:
+        most, what = cores(), "cores"
+    if workers > most:
+        raise ConfigError(f"run.workers = {workers}: this machine has {most} {what} for them.")
+    taking_part = math.floor(config.train.participation * config.partition.clients + 1e-9)
+    if workers > max(1, taking_part):
+        raise ConfigError(f"run.workers = {workers}: only {taking_part} clients train in a round.")
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _label(kind: type[Method]) -> str:
@@ -150,3 +177,43 @@ def _members(
     if given is not None:
         return partition.check_lists(given, len(dataset.y_train), config.partition)
     return partition.split(dataset.y_train, dataset.num_classes, config.partition, config.run.seed)
+
+
+@contextlib.contextmanager
+def arithmetic(precision: str, threads: int | None = None, deterministic: bool = False) -> Iterator[None]:
+    """Set what CUDA does with float32, tf32 only where it is asked for, and how many CPU threads compute."""
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
+    before, threads_before = [switch.fp32_precision for switch in switches], torch.get_num_threads()
+    for switch in switches:
+        switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    torch.set_num_threads(threads or threads_before)
+    strict_before = torch.are_deterministic_algorithms_enabled()
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(strict_before)
+        torch.set_num_threads(threads_before)
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
+
+
+def images_of(setup: Setup) -> Images:
+    """The images of the data set on the device: those for training, then those for testing."""
+    dataset, settings = setup.dataset, setup.config.data
+
+    def on_device(*arrays: NDArray[Any]) -> Tensor:
+        with warnings.catch_warnings():
+            # Data sets are read-only arrays, which torch cannot mark as such; nothing here writes to them.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.cat([torch.from_numpy(array).to(setup.device) for array in arrays])
+
+    return Images(
+        pixels=on_device(dataset.x_train, dataset.x_test),
+        labels=on_device(dataset.y_train, dataset.y_test),
+        mean=torch.tensor(settings.mean, device=setup.device),
+        std=torch.tensor(settings.std, device=setup.device),
+        crop=settings.crop or 0,
+    )

@@ -94,6 +94,11 @@ class Net:
         other._bf16 = bf16
         return other
 
+    def constants(self) -> dict[str, Tensor]:
+        """What the network computes with beside its trainable parameters."""
+        frozen = {name: p.detach() for name, p in self._body.named_parameters() if not p.requires_grad}
+        return frozen | dict(self._body.named_buffers())
+
     def _run_body(self, params: Params, x: Tensor) -> Tensor:
         # Picked by name: functional_call would quietly use the module's own value for a parameter that is missing.
         mine = {name: params[name] for name in self._body_names}

@@ -1,0 +1,48 @@
+"""The command line of the bench: parse, call, print."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    workload: Annotated[
+        str | None, typer.Option(help="federation, paper, or both with a comma. Default: federation, on a GPU both.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Some contestants only, such as plain,engine-fp32,pfl.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds to time in a turn. Default: 2, on a GPU 10; a plain loop does at most 3.")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(help="Turns of each contestant. Default: 3.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: cuda where there is one.")] = "auto",
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all numbers to a file.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: see that it works.")] = False,
+) -> None:
+    """Time this engine against a plain PyTorch loop and, where they are installed, pfl and Flower."""
+    from fedacd import bench
+    from fedacd.bench.show import show
+    from fedacd.display import console
+
+    if json:
+        bench.check_json(json)
+    report = bench.run(
+        workloads=_items(workload),
+        rounds=rounds,
+        repeats=repeats,
+        device=device,
+        only=_items(only),
+        quick=quick,
+        say=lambda line: console.print(line, markup=False),
+    )
+    if json:
+        bench.write_json(report, json)
+    show(report)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _items(text: str | None) -> list[str] | None:
+    return None if text is None else [item.strip() for item in text.split(",")]

@@ -1,0 +1,62 @@
+"""Who takes part, by name."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedacd.bench.workload import Workload
+
+PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    name: str
+    kind: str
+    """plain, engine, pfl or flower."""
+    title: str
+    precision: str = "default"
+    evaluate: bool = False
+    """Every round."""
+    needs: tuple[str, ...] = ()
+    """Packages."""
+
+    @property
+    def missing(self) -> list[str]:
+        return [package for package in self.needs if importlib.util.find_spec(package) is None]
+
+
+def contestants(workload: Workload, device: str) -> dict[str, Contestant]:
+    """All contestants of a workload on a kind of device, in the order of their turns."""
+    return {contestant.name: contestant for contestant in _all(workload, device)}
+
+
+def _all(workload: Workload, device: str) -> Iterator[Contestant]:
+    default = "plain loop" if device == "cpu" else "plain loop, torch's default (tf32 in convolutions only)"
+    yield Contestant(name="plain", kind="plain", title=default)
+    if device == "cuda":
+        yield Contestant(name="plain-tf32", kind="plain", title="plain loop, tf32", precision="tf32")
+    for precision in PRECISIONS[device]:
+        name, title = f"engine-{precision}", f"fedacd, {precision}"
+        yield Contestant(name=name, kind="engine", title=title, precision=precision)
+        if workload.evaluated:
+            title += ", evaluated every round"
+            yield Contestant(name=f"{name}-eval", kind="engine", title=title, precision=precision, evaluate=True)
+    if workload.against_others:
+        yield Contestant(name="pfl", kind="pfl", title=f"pfl{_version('pfl')}, simulated backend", needs=("pfl",))
+        title = f"Flower{_version('flwr')}, simulation with ray{_version('ray')}"
+        yield Contestant(name="flower", kind="flower", title=title, needs=("flwr", "ray"))
+
+
+def _version(package: str) -> str:
+    """A blank and the version, or nothing for a package that is not there."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return f" {importlib.metadata.version(package)}"
+    return ""
+
+
+def baselines(device: str) -> tuple[str, ...]:
+    """The contestants that the others are compared with; the last one is the one that counts."""
+    return ("plain",) if device == "cpu" else ("plain", "plain-tf32")

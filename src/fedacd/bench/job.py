@@ -1,0 +1,74 @@
+"""One turn of one contestant in a process of its own, so that threads, memory peaks and CUDA's state do not leak."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from fedacd.bench.measure import Measured, Turn
+
+LIMIT = 3600
+"""Seconds after which a turn is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the process is told."""
+
+    contestant: str
+    workload: str
+    rounds: int
+    """To be timed."""
+    device: str
+    quick: bool = False
+
+    def text(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+
+def run_apart(job: Job, command: list[str]) -> Turn:
+    """Run a turn in a new process and read its result, or the reason why there is none.
+
+    Threads are left to torch, as for a user who set nothing (in a quick job, to whoever set something); Flower's and
+    ray's reports to their makers are off.
+    """
+    environment = {key: value for key, value in os.environ.items() if job.quick or not key.endswith("_NUM_THREADS")}
+    environment |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    process = subprocess.Popen(
+        [*command, job.text()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return f"given up after {LIMIT} seconds"
+    finally:
+        _end(process)
+    try:
+        return Measured(**json.loads(stdout))
+    except ValueError:
+        lines = [line for line in stderr.splitlines() if line.strip()]
+        return next((line for line in reversed(lines) if "Error" in line), (lines or ["no result"])[-1]).strip()
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End whatever is left of the process and of those that it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def command(processes: int = 1) -> list[str]:
+    """Python, or torchrun for several processes."""
+    if processes == 1:
+        return [sys.executable, "-m", "fedacd.bench.worker"]
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [sys.executable, *launch, "-m", "fedacd.bench.worker"]

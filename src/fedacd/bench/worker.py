@@ -1,0 +1,53 @@
+"""The process of one turn: `python -m fedacd.bench.worker JOB` prints one line of JSON and nothing else."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+
+from fedacd.bench.contestants import Contestant, contestants
+from fedacd.bench.job import Job
+from fedacd.bench.measure import Measured
+from fedacd.bench.workload import Workload, find
+
+
+def run(job: Job) -> Measured | None:
+    """Measure one contestant in this process; None in a process that only helps."""
+    device = job.device.partition(":")[0]
+    work = find(job.workload, device=device, quick=job.quick)
+    contestant = contestants(work, device)[job.contestant]
+    return _runner(contestant.kind)(job, work, contestant)
+
+
+def _runner(kind: str) -> Callable[[Job, Workload, Contestant], Measured | None]:
+    if kind == "pfl":
+        from fedacd.bench import pfl_loop
+
+        return pfl_loop.run
+    if kind == "flower":
+        from fedacd.bench import flower_loop
+
+        return flower_loop.run
+    from fedacd.bench import engines
+
+    return engines.run_plain if kind == "plain" else engines.run_engine
+
+
+def main() -> None:
+    # What libraries print goes to stderr; stdout is kept for the result.
+    with os.fdopen(os.dup(1), "w") as result:
+        os.dup2(2, 1)
+        measured = run(Job(**json.loads(sys.argv[1])))
+        if measured is not None:
+            result.write(json.dumps(dataclasses.asdict(measured)) + "\n")
+    if torch.distributed.is_initialized():
+        # The result is out. Threads of torch.distributed sometimes abort an ordinary end, so it is cut short.
+        torch.distributed.barrier()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""How a command ends: a mistake is one message, Ctrl-C leaves the state saved."""
+
+import contextlib
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+
+import typer
+
+from fedacd.display import ONE_OF_MANY
+from fedacd.errors import FedacdError
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """A user's mistake is one message on stderr, never a traceback."""
+    try:
+        yield
+    except FedacdError as error:
+        if not ONE_OF_MANY:
+            print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C, and the polite kill of a scheduler, end with the state saved and say how to go on."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = shlex.join(["fedacd", *sys.argv[1:]])
+        print(f"Interrupted; what was finished is saved. The same command goes on from there: {again}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

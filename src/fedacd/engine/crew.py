@@ -1,0 +1,167 @@
+"""Runs side by side: their jobs go into one queue, a trainer takes them from it, a run whose round is complete goes on.
+
+A failure concerns one run; the others go on. While the trainer's device is busy with the steps that were started last,
+the numbers of the rounds before are read back.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from fedacd.engine.local import Job, Outcome, run_client
+from fedacd.engine.rounds import Simulation
+
+Event = tuple[Simulation, dict[str, Any] | Exception]
+"""A run's next record, or what ended it."""
+
+
+class Trainer(Protocol):
+    """Whoever trains clients. A job carries a tag, by which its outcome is known."""
+
+    @property
+    def free(self) -> int:
+        """How many jobs may be started now."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def start(self, tag: Any, job: Job) -> None: ...
+
+    def launch(self) -> None:
+        """Set the device to work; do not wait for it."""
+
+    def collect(self) -> list[tuple[Any, Outcome | Exception]]:
+        """What has been finished since."""
+
+    def drop(self, is_dropped: Callable[[Any], bool]) -> None:
+        """Forget jobs."""
+
+    def shrink(self) -> list[tuple[Any, Job]]:
+        """Make do with less memory; the jobs that have to be started again."""
+
+    def about(self) -> dict[str, Any]: ...
+
+
+class Loop:
+    """One client after the other."""
+
+    def __init__(self) -> None:
+        self._job: tuple[Any, Job] | None = None
+
+    @property
+    def free(self) -> int:
+        return 0 if self._job else 1
+
+    @property
+    def busy(self) -> bool:
+        return self._job is not None
+
+    def start(self, tag: Any, job: Job) -> None:
+        self._job = tag, job
+
+    def launch(self) -> None:
+        pass
+
+    def collect(self) -> list[tuple[Any, Outcome | Exception]]:
+        if not self._job:
+            return []
+        (tag, job), self._job = self._job, None
+        try:
+            return [(tag, run_client(job))]
+        except Exception as error:
+            return [(tag, error)]
+
+    def drop(self, is_dropped: Callable[[Any], bool]) -> None:
+        if self._job and is_dropped(self._job[0]):
+            self._job = None
+
+    def shrink(self) -> list[tuple[Any, Job]]:
+        raise torch.OutOfMemoryError("not even one client fits into the device's memory.")
+
+    def about(self) -> dict[str, Any]:
+        return {"kind": "loop"}
+
+
+class Crew:
+    """The runs that a trainer works on."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self._queue: deque[tuple[tuple[Simulation, int], Job]] = deque()
+        self._unread: list[Simulation] = []
+        self._ended: list[Event] = []
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._queue or self._unread or self._ended or self.trainer.busy)
+
+    def add(self, run: Simulation) -> None:
+        """Take a run on, from where it stands."""
+        if not run.done:
+            self._guard(run, lambda: self._open(run))
+
+    def drop(self, run: Simulation) -> None:
+        """Let go of a run; what it has under way is lost."""
+        self.trainer.drop(lambda tag: tag[0] is run)
+        self._queue = deque(entry for entry in self._queue if entry[0][0] is not run)
+        self._unread = [other for other in self._unread if other is not run]
+
+    def turn(self) -> list[Event]:
+        """Work until something is finished; the records since the last turn, and the runs that have failed."""
+        try:
+            self._start_jobs()
+            self.trainer.launch()
+        except torch.OutOfMemoryError:
+            self._queue.extendleft(reversed(self.trainer.shrink()))
+            return []
+        unread, self._unread = self._unread, []
+        for run in unread:
+            self._guard(run, lambda run=run: self._ended.append((run, run.record())))  # type: ignore[misc]
+        for tag, outcome in self._collected():
+            run, number = tag
+            self._guard(run, lambda run=run, number=number, outcome=outcome: self._feed(run, number, outcome))  # type: ignore[misc]
+        events, self._ended = self._ended, []
+        return events
+
+    def _start_jobs(self) -> None:
+        while self._queue and self.trainer.free:
+            tag, job = self._queue[0]
+            try:
+                self.trainer.start(tag, job)
+                self._queue.popleft()
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                self._fail(tag[0], error)
+
+    def _collected(self) -> list[tuple[Any, Outcome | Exception]]:
+        try:
+            return self.trainer.collect()
+        except torch.OutOfMemoryError:
+            self._queue.extendleft(reversed(self.trainer.shrink()))
+            return []
+
+    def _feed(self, run: Simulation, number: int, outcome: Outcome | Exception) -> None:
+        if isinstance(outcome, Exception):
+            raise outcome
+        if run.feed(number, outcome):
+            run.close()
+            self._unread.append(run)
+            if not run.done:
+                self._open(run)
+
+    def _open(self, run: Simulation) -> None:
+        self._queue.extend(((run, number), job) for number, job in run.open().items())
+
+    def _guard(self, run: Simulation, act: Callable[[], None]) -> None:
+        """What goes wrong in `act` ends this run alone."""
+        try:
+            act()
+        except Exception as error:
+            self._fail(run, error)
+
+    def _fail(self, run: Simulation, error: Exception) -> None:
+        self.drop(run)
+        self._ended.append((run, error))

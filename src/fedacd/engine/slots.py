@@ -1,0 +1,306 @@
+"""Many clients at once: continuous batching.
+
+K slots hold K clients in training, stacked on a leading axis, and one program advances all of them by one step. A slot
+whose client is done hands over the outcome and takes the next job at once, whichever run it comes from, so unequal
+clients cost nothing. Everything that a step needs lies on the device before it starts: pixels, a client's draws for its
+whole round, and its position in them. So the program, compiled and captured as a CUDA graph, is replayed without any
+work of the host, which meanwhile gets the next clients ready. How far every slot is, the host knows without asking.
+
+Shapes: K slots, S steps of the longest client's round.
+"""
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from fedacd.engine.batches import Draws, Images, draws_of, make_batch
+from fedacd.engine.local import (
+    WIDE_BATCH,
+    CleanPass,
+    Fixed,
+    Job,
+    Moving,
+    Outcome,
+    Sums,
+    begin,
+    clean_batch,
+    clean_pass,
+    finish,
+    gradient_under_vmap,
+    step,
+    survey,
+)
+from fedacd.engine.program import program
+from fedacd.methods import Client, Method, Tensors, Trained
+from fedacd.models.net import Net
+
+SLOTS = 24
+"""The most that are used; docs/performance.md has the measurements."""
+
+SHARE_OF_MEMORY = 0.7
+"""How much of the free memory the slots may take; the rest is for evaluation and aggregation."""
+
+
+class Slot(NamedTuple):
+    """A client in training. All tensors of K slots are stacked."""
+
+    moving: Moving
+    position: Tensor
+    """Steps done."""
+    fixed: Fixed
+    draws: Draws
+    """[S, ...]"""
+    steps: Tensor
+    """Steps to do; 0 in an idle slot."""
+    values: Tensors
+    """The method's hyper-parameters that may differ from slot to slot."""
+
+
+def advance(net: Net, method: Method, images: Images, mixup: bool, slot: Slot) -> tuple[Moving, Tensor]:
+    """One step of one slot, pure; without effect in a slot that has nothing left to do."""
+    at = slot.position.clamp(max=slot.steps - 1).clamp(min=0)
+    draws = Draws(*(values.index_select(0, at[None])[0] for values in slot.draws))
+    method = with_values(method, slot.values)
+    batch = make_batch(images, draws, mixup)
+    moved = step(net, method, slot.moving, slot.fixed, batch, mixup, gradient_under_vmap)
+    active = slot.position < slot.steps
+    moved = tree_map(lambda new, old: torch.where(active, new, old), moved, slot.moving)
+    return moved, slot.position + active
+
+
+def with_values(method: Method, values: Tensors) -> Method:
+    """A copy of a method with tensors for some of its hyper-parameters."""
+    method = copy.copy(method)
+    for name, value in values.items():
+        object.__setattr__(method, name, value)  # frozen for users, not for this copy
+    return method
+
+
+def variable(job: Job) -> list[str]:
+    """The hyper-parameters that a step can take as tensors, so that runs which differ in them can share it.
+
+    Raises a RuntimeError where a step cannot be stacked at all, as that of a model which draws random numbers.
+    """
+    slot = tree_map(lambda tensor: tensor[None].clone(), _slot_of(job, job.plan.steps, {}))
+    job.net.train(True)
+    _all_slots(job)(slot, job.images.tensors)
+    found = []
+    for name, value in vars(job.method).items():
+        if isinstance(value, float):
+            trial = slot._replace(values={name: torch.full((1,), value, device=job.members.device)})
+            with contextlib.suppress(RuntimeError, TypeError, ValueError):
+                _all_slots(job)(trial, job.images.tensors)
+                found.append(name)
+    return found
+
+
+def _slot_of(job: Job, S: int, values: Tensors, clean: CleanPass = clean_pass) -> Slot:
+    """A client's slot at its start."""
+    moving, fixed = begin(job, clean)
+    if "epoch" in job.method.survey_at:
+        moving = moving._replace(client=survey(job, moving.now, moving.client, "epoch", clean)[0])
+    device = job.members.device
+    draws = Draws(*(_padded(values, S) for values in draws_of(job.plan, job.members)))
+    position, steps = (torch.full((), number, device=device) for number in (0, job.plan.steps))
+    return Slot(moving, position, fixed, draws, steps, values)
+
+
+def _padded(values: Tensor, S: int) -> Tensor:
+    return torch.cat([values, values.new_zeros(S - len(values), *values.shape[1:])])
+
+
+class Slots:
+    """A trainer for the jobs of runs that share a program: data, network, method, mixup, batch size, precision."""
+
+    def __init__(
+        self, K: int, S: int, names: Sequence[str] = (), *, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`S` steps in the longest round of a client; `names` of the method's `variable` hyper-parameters."""
+        self.K, self.S, self._names, self._say = K, S, names, say
+        self._jobs: list[tuple[Any, Job, Fixed] | None] = [None] * K
+        self._position = [0] * K
+        self._stack: Slot | None = None
+        self._run: Callable[[], None] = lambda: None
+        self._clean = CleanProgram(say)
+        self.compile_seconds = 0.0
+        self._busy_steps = self._all_steps = 0
+
+    @property
+    def free(self) -> int:
+        return self._jobs.count(None)
+
+    @property
+    def busy(self) -> bool:
+        return self.free < self.K
+
+    def about(self) -> dict[str, Any]:
+        """What env.json says of the engine."""
+        occupancy = self._busy_steps / self._all_steps if self._all_steps else None
+        return {
+            "kind": "slots",
+            "slots": self.K,
+            "occupancy": occupancy,
+            "compile_seconds": self.compile_seconds,
+            "peak_memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+        }
+
+    def start(self, tag: Any, job: Job) -> None:
+        """Put a job into a free slot."""
+        if self._stack is None:
+            self._build(job)
+        assert self._stack
+        k = self._jobs.index(None)
+        slot = self._slot_of(job)
+        torch._foreach_copy_([stacked[k] for stacked in tree_leaves(self._stack)], tree_leaves(slot))
+        self._jobs[k], self._position[k] = (tag, job, slot.fixed), 0
+
+    def _slot_of(self, job: Job) -> Slot:
+        values = {name: torch.full((), getattr(job.method, name), device=job.members.device) for name in self._names}
+        return _slot_of(job, self.S, values, self._clean)
+
+    def launch(self) -> None:
+        """Start as many steps as all busy slots can make before one of them needs the host."""
+        busy = [k for k, held in enumerate(self._jobs) if held]
+        if not busy:
+            return
+        count = min(self._next_stop(k) - self._position[k] for k in busy)
+        for _ in range(count):
+            self._run()
+        for k in busy:
+            self._position[k] += count
+        self._busy_steps += count * len(busy)
+        self._all_steps += count * self.K
+
+    def _next_stop(self, k: int) -> int:
+        held = self._jobs[k]
+        assert held
+        _, job, _ = held
+        if "epoch" not in job.method.survey_at:
+            return job.plan.steps
+        return (self._position[k] // job.plan.epoch_steps + 1) * job.plan.epoch_steps
+
+    def collect(self) -> list[tuple[Any, Outcome | Exception]]:
+        """The outcomes of the jobs whose last step has been started; their slots are free again."""
+        assert self._stack
+        outcomes: list[tuple[Any, Outcome | Exception]] = []
+        for k, held in enumerate(self._jobs):
+            if held is None:
+                continue
+            tag, job, fixed = held
+            try:
+                if self._position[k] == job.plan.steps:
+                    moving = tree_map(lambda stacked, k=k: stacked[k].clone(), self._stack.moving)
+                    self._jobs[k] = None
+                    outcomes.append((tag, finish(job, moving, fixed, self._clean)))
+                elif "epoch" in job.method.survey_at and self._position[k] % job.plan.epoch_steps == 0:
+                    self._survey_epoch(k, job)
+            except torch.OutOfMemoryError:
+                self._jobs[k] = held
+                if outcomes:
+                    return outcomes
+                raise
+            except Exception as error:
+                self._jobs[k] = None
+                outcomes.append((tag, error))
+        return outcomes
+
+    def _survey_epoch(self, k: int, job: Job) -> None:
+        assert self._stack
+        moving = tree_map(lambda stacked: stacked[k], self._stack.moving)
+        client, _ = survey(job, moving.now, moving.client, "epoch", self._clean)
+        torch._foreach_copy_(tree_leaves(moving.client), tree_leaves(client))
+
+    def drop(self, is_dropped: Callable[[Any], bool]) -> None:
+        """Forget jobs; their slots are idle."""
+        for k, held in enumerate(self._jobs):
+            if held and is_dropped(held[0]):
+                self._jobs[k] = None
+                assert self._stack
+                self._stack.steps[k] = 0
+
+    def shrink(self) -> list[tuple[Any, Job]]:
+        """After the device has run out of memory: half as many slots, and the jobs to be started again."""
+        again = [(tag, job) for held in self._jobs if held for tag, job, _ in [held]]
+        if self.K == 1:
+            raise torch.OutOfMemoryError("not even one client fits into the device's memory.")
+        self.K //= 2
+        self._jobs, self._position = [None] * self.K, [0] * self.K
+        self._stack, self._run = None, lambda: None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self._say(f"out of device memory: going on with {self.K} slots")
+        return again
+
+    def _build(self, job: Job) -> None:
+        """Make the stack, all idle, and the program for it."""
+        slot = self._slot_of(job)
+        self._stack = tree_map(lambda tensor: torch.stack([tensor] * self.K), slot)
+        self._stack.steps.zero_()
+        job.net.train(True)
+        started = time.perf_counter()
+        self._run = program(_all_slots(job), self._stack, job.images.tensors, say=self._say)
+        if job.members.is_cuda:
+            self.compile_seconds += time.perf_counter() - started
+            self._say(f"made the program of {self.K} slots in {self.compile_seconds:.0f} s")
+
+
+def _all_slots(job: Job) -> Callable[[Slot, tuple[Tensor, ...]], None]:
+    """The step of all slots, in place, for jobs like this one."""
+    mixup = bool(job.train.mixup)
+
+    def run(stack: Slot, pictures: tuple[Tensor, ...]) -> None:
+        images = job.images.of(*pictures)
+        moved, position = torch.vmap(lambda slot: advance(job.net, job.method, images, mixup, slot))(stack)
+        torch._foreach_copy_(tree_leaves(stack.moving), tree_leaves(moved))
+        stack.position.copy_(position)
+
+    return run
+
+
+class CleanProgram:
+    """`clean_pass` by a program, made when the first client of its kind comes."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._made: dict[Any, tuple[Any, Sums, Callable[[], None]]] = {}
+
+    def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
+        if not samples.is_cuda:
+            return clean_pass(job, now, client, samples)
+        given = (now, job.shared, client)
+        leaves, kind = tree_flatten(given)
+        if kind not in self._made:
+            self._made[kind] = self._make(job, given)
+        (held, index, w), sums, run = self._made[kind]
+        torch._foreach_copy_(tree_leaves(held), leaves)
+        torch._foreach_zero_(tree_leaves(sums))
+        for part in torch.split(samples, WIDE_BATCH):
+            if len(part) < WIDE_BATCH:
+                w[len(part) :] = 0
+            index[: len(part)] = part
+            run()
+        w.fill_(1)
+        return tree_map(torch.clone, sums)  # type: ignore[no-any-return]
+
+    def _make(self, job: Job, given: Any) -> tuple[Any, Sums, Callable[[], None]]:
+        job.net.train(False)
+        held = tree_map(torch.clone, given)
+        index = torch.zeros(WIDE_BATCH, dtype=torch.int64, device=job.members.device)
+        w = torch.ones(WIDE_BATCH, device=job.members.device)
+
+        def of_batch(held: Any, index: Tensor, w: Tensor, pictures: tuple[Tensor, ...]) -> Sums:
+            now, shared, client = held
+            return clean_batch(job._replace(shared=shared, images=job.images.of(*pictures)), now, client, index, w)
+
+        def run(held: Any, index: Tensor, w: Tensor, pictures: tuple[Tensor, ...], sums: Sums) -> None:
+            torch._foreach_add_(tree_leaves(sums), tree_leaves(of_batch(held, index, w, pictures)))
+
+        with torch.no_grad():
+            sums = tree_map(torch.zeros_like, of_batch(held, index, w, job.images.tensors))
+        return (held, index, w), sums, program(run, held, index, w, job.images.tensors, sums, say=self._say)

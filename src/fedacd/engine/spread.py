@@ -1,0 +1,152 @@
+"""One run over several processes: each rank trains its share of a round's clients, and sums are exchanged.
+
+Every rank holds the same run and ends every round with the same state; rank 0 alone keeps records. Ranks are forks of
+one process on a CPU (`forked`), or processes that torchrun has started, on one machine or several, with a GPU each
+(`joined`). Only numbers travel: tensors of a known shape, summed or sent to all, never objects.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from fedacd.errors import WorkerError
+
+PATIENCE = timedelta(days=1)
+"""How long a rank waits for slower ones. One that has died is noticed at once: its connections close."""
+
+
+class World:
+    """The ranks of a run and what they exchange. With one rank nothing is."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
+
+    def share(self, work: Mapping[int, int]) -> list[int]:
+        """This rank's part of numbered work, the largest first: each piece goes to the rank with the least so far."""
+        loads, mine = [0] * self.size, []
+        for number in sorted(work, key=lambda number: (-work[number], number)):
+            rank = loads.index(min(loads))
+            loads[rank] += work[number]
+            if rank == self.rank:
+                mine.append(number)
+        return mine
+
+    def sum(self, tree: Any) -> Any:
+        """The sum over ranks of every tensor in a tree."""
+        return self._exchange(tree, dist.all_reduce)
+
+    def same(self, tree: Any) -> Any:
+        """Rank 0's tree, for everybody."""
+        return self._exchange(tree, lambda values: dist.broadcast(values, src=0))
+
+    def gather(self, mine: Mapping[int, Any], everyone: Sequence[int]) -> Any:
+        """Trees by number, each known to one rank -> one tree of tensors stacked in the order of `everyone`."""
+        nothing = tree_map(torch.zeros_like, next(iter(mine.values())))
+        trees = [mine.get(number, nothing) for number in everyone]
+        flat, spec = zip(*map(tree_flatten, trees), strict=True)
+        return self.sum(tree_unflatten([torch.stack(tensors) for tensors in zip(*flat, strict=True)], spec[0]))
+
+    def _exchange(self, tree: Any, exchange: Callable[[Tensor], Any]) -> Any:
+        if self.size == 1:
+            return tree
+        tensors, spec = tree_flatten(tree)
+        if not tensors:
+            return tree
+        # In one message, and in float64, which holds float32 and whole numbers exactly.
+        values = torch.cat([tensor.double().reshape(-1) for tensor in tensors])
+        try:
+            exchange(values)
+        except RuntimeError as error:
+            raise WorkerError(f"a worker process of this run has died ({_first_line(error)}).") from None
+        parts = torch.split(values, [tensor.numel() for tensor in tensors])
+        shaped = [part.reshape(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
+        return tree_unflatten(shaped, spec)
+
+
+ALONE = World()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+@contextlib.contextmanager
+def forked(size: int, follow: Callable[[World], None]) -> Iterator[World]:
+    """Make this process rank 0 of `size`; the others, forks of it, call `follow` with their world and end.
+
+    What this process has read and built is theirs too, without a copy.
+    """
+    if size == 1:
+        yield ALONE
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = Path(folder) / "ranks"
+        children = [_fork(rank, size, meeting, follow) for rank in range(1, size)]
+        try:
+            with _process_group(0, size, f"file://{meeting}"):
+                yield World(0, size)
+        finally:
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+
+def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) -> int:
+    with warnings.catch_warnings():
+        # Python warns of threads at a fork. These forks print nothing and compute with one thread, as those of torch's
+        # DataLoader do.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the parent, however that ends
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.closerange(3, 4096)  # locks and files are the parent's
+        with _process_group(rank, size, f"file://{meeting}"):
+            follow(World(rank, size))
+        code = 0
+    except WorkerError:
+        pass  # rank 0 has stopped, and says why
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+@contextlib.contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """The world that torchrun has made of this process and others; one rank without it."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or not dist.is_torchelastic_launched():
+        yield ALONE
+        return
+    rank = int(os.environ["RANK"])
+    with _process_group(rank, size, "env://", "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"):
+        yield World(rank, size)
+
+
+@contextlib.contextmanager
+def _process_group(rank: int, size: int, address: str, backend: str = "gloo") -> Iterator[None]:
+    dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()

@@ -1,0 +1,117 @@
+"""Which runs are trained together, and by what.
+
+On a CUDA device: slots, for all runs that share a program. On a CPU: one client after the other, in as many processes
+as there are cores.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedacd.engine.batches import Images
+from fedacd.engine.crew import Loop, Trainer
+from fedacd.engine.local import Job
+from fedacd.engine.plan import local_plan
+from fedacd.engine.setup import Setup, cores
+from fedacd.engine.slots import SLOTS, Slots, variable
+
+AT_ONCE = 12
+"""Runs that share a GPU at a time: enough to keep the slots busy while some wait for their round's last client."""
+
+Say = Callable[[str], None]
+
+
+def groups(setups: Sequence[Setup]) -> list[list[Setup]]:
+    """Runs that one trainer can work on at the same time, each group in the given order."""
+    found: dict[str, list[Setup]] = {}
+    for number, setup in enumerate(setups):
+        key = json.dumps(_program(setup), sort_keys=True) if uses_slots(setup) else f"run {number}"
+        found.setdefault(key, []).append(setup)
+    return list(found.values())
+
+
+def uses_slots(setup: Setup) -> bool:
+    return setup.device.type == "cuda" or setup.config.run.slots is not None
+
+
+def trainer_for(group: Sequence[Setup], say: Say) -> Trainer:
+    """`say` is told what a user should know: how long compiling took, that memory was short."""
+    first = group[0].config
+    if not uses_slots(group[0]):
+        return Loop()
+    try:
+        names = variable(_tiny_job(group[0]))
+    except RuntimeError as error:
+        say(f"training one client at a time: this model cannot be stacked ({str(error).splitlines()[0][:160]})")
+        return Loop()
+    longest = max(max(map(len, setup.members)) for setup in group)
+    S = first.train.epochs * math.ceil(longest / first.train.batch_size)
+    at_once = sum(_participants(setup) for setup in group[:AT_ONCE])
+    return Slots(first.run.slots or min(SLOTS, at_once), S, names, say=say)
+
+
+def workers_for(setup: Setup) -> int:
+    """How many processes a run on a CPU is spread over."""
+    if uses_slots(setup) or not hasattr(os, "fork"):
+        return 1
+    wanted = setup.config.run.workers
+    return min(cores(), _participants(setup)) if wanted is None else wanted
+
+
+def _participants(setup: Setup) -> int:
+    return max(1, math.floor(setup.config.train.participation * len(setup.members) + 1e-9))
+
+
+def _program(setup: Setup) -> Mapping[str, Any]:
+    """What runs must have in common to share a program."""
+    config, method = setup.config, setup.method
+    settings = config.flat()
+    shared = {key: value for key, value in settings.items() if key.split(".")[0] in ("data", "model")}
+    shared |= {key: settings[key] for key in ("train.batch_size", "train.epochs", "train.mixup")}
+    shared |= {key: settings[key] for key in ("run.precision", "run.device", "run.slots", "run.deterministic")}
+    try:
+        free = variable(_tiny_job(setup))
+    except RuntimeError:
+        free = []
+    shared["method"] = [type(method).__qualname__, {k: v for k, v in vars(method).items() if k not in free}]
+    constants = hashlib.blake2b(digest_size=8)
+    for name, tensor in setup.net.constants().items():
+        constants.update(name.encode() + tensor.numpy().tobytes())
+    return shared | {"constants": constants.hexdigest()}
+
+
+def _tiny_job(setup: Setup) -> Job:
+    """One step on two made samples: to try what a method and a model can do."""
+    config, net, method = setup.config, setup.net, setup.method
+    channels, *size = setup.dataset.shape
+    constants = torch.tensor(config.data.mean), torch.tensor(config.data.std)
+    pixels = torch.arange(2 * channels * math.prod(size)).remainder(251).to(torch.uint8).reshape(2, *size, channels)
+    images = Images(
+        pixels=pixels,
+        labels=torch.tensor([0, 1]),
+        mean=constants[0],
+        std=constants[1],
+        crop=config.data.crop or 0,
+    )
+    server = method.init_server(net, np.random.default_rng(0))
+    counts = torch.ones(setup.dataset.num_classes, dtype=torch.int64)
+    return Job(
+        net=net,
+        method=method,
+        shared=server.shared,
+        client=method.init_client(net, server.shared, counts),
+        images=images,
+        members=torch.tensor([0, 1]),
+        test=torch.tensor([0, 1]),
+        plan=local_plan(0, 1, 0, 2, config.replace({"train.batch_size": 2, "train.epochs": 1}).train, config.data),
+        train=config.train,
+        lr=config.train.lr,
+        seed=0,
+        measure=False,
+    )
