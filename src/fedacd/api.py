@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedacd.config import Config
@@ -17,7 +18,7 @@ from fedacd.engine.crew import Crew, Loop, Trainer
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, arithmetic, prepare
 from fedacd.engine.spread import World, forked, joined
-from fedacd.engine.together import AT_ONCE, Say, groups, trainer_for, workers_for
+from fedacd.engine.together import AT_ONCE, Say, groups, trainer_for, uses_slots, workers_for
 from fedacd.errors import ConfigError, RecordError, unknown
 from fedacd.inference import GlobalModel
 from fedacd.methods import Method, Shared
@@ -137,10 +138,20 @@ def train_all(
         for group in groups(setups):
             config = group[0].config
             workers = workers_for(group[0]) if world.size == 1 else 1
+            if uses_slots(group[0]) and world.size < (config.run.workers or 1):
+                raise ConfigError(
+                    f"run.workers = {config.run.workers}: several GPUs take torchrun --nproc-per-node="
+                    f"{config.run.workers} -m fedacd run ..., slots on a CPU one process."
+                )
             threads = config.run.threads or (1 if workers > 1 else None)
-            with arithmetic(config.run.precision, threads, config.run.deterministic):
+            with arithmetic(config.run.precision, threads, config.run.deterministic), on_device(group[0].device):
                 results |= _train_group(group, world, workers, on_round, say)
     return [results[id(setup)] for setup in setups]
+
+
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Make a GPU the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def _train_group(

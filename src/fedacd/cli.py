@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a run failed, 2 the user's input was wrong, 130 interrupte
 import dataclasses
 import inspect
 import itertools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,10 @@ def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
         if key not in ("data.name", "run.out") and len(split_list(text)) > 1:
             raise ConfigError(f"{key} = {text!r}: a run has one value; fedacd sweep takes lists.")
     setup = prepare(settings | {key: _value(key, text) for key, text in texts.items()})
+    workers = setup.config.run.workers or 1
+    if setup.device.type == "cuda" and workers > 1 and "WORLD_SIZE" not in os.environ:
+        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", "-m", "fedacd"]
+        os.execv(sys.executable, [sys.executable, *launch, *sys.argv[1:]])
     with interruptible():
         (result,) = _train({f"{_title(setup.config)} on {setup.dataset.name}": setup}).values()
     if isinstance(result, Exception):

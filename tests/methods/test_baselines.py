@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacd import models
+from fedacd.engine.local import Hyper, sgd
 from fedacd.engine.rounds import Fold
 from fedacd.errors import ConfigError, ModelError
 from fedacd.methods import (
@@ -33,6 +34,7 @@ from fedacd.methods import (
     Total,
     Trained,
 )
+from fedacd.methods.common import effective_steps
 from fedacd.methods.creff import head_gradients
 from fedacd.methods.feddecorr import correlation
 from fedacd.methods.fedntd import not_true_kl
@@ -105,16 +107,81 @@ def test_scaffold(client: Client, shared: Shared, now: Trained, did: Did) -> Non
     shared = shared._replace(extra={"w": torch.tensor([0.5, 0.0])})
     client = client._replace(memo={"w": torch.tensor([0.1, 0.2])})
     assert loss_of(Scaffold(), client, shared, now) == pytest.approx(math.log(2) + 1)
-    # (x - x_m)/(lr a) = (-2, 1)/(.5 * 2.5) = (-1.6, .8); the change is that less c = (-2.1, .8);
+    # (x - x_m)/(lr a) = (-2, 1)/(.5 * 2.5) = (-1.6, .8); the change is that less c = (-2.1, .8), sent a = 2.5 times;
     # c_m+ = (.1 - 2.1, .2 + .8) = (-2, 1).
-    after, change, _ = Scaffold().finish(now, shared, client, did)
-    assert change["w"].tolist() == pytest.approx([-2.1, 0.8])
+    after, change, told = Scaffold().finish(now, shared, client, did)
+    assert change["w"].tolist() == pytest.approx([-5.25, 2])
     assert after.memo["w"].tolist() == pytest.approx([-2, 1])
-    # Server: x = mean of replies; c + change/K with K = 4 clients: (.5 - .525, .2).
-    server = Server(shared, {})
-    combined = server_step(Scaffold(), server, [Reply(now.params, change, {"n": torch.tensor(17.0)})], 4)
+    assert told["work"].item() == pytest.approx(2.5)
+    assert Scaffold(weighting="samples").finish(now, shared, client, did)[2]["work"].item() == pytest.approx(17 * 2.5)
+    # Server: x = mean of replies; c + change/K with K = 4 clients, all of whose work is alike: (.5 - .525, .2).
+    server = Server(shared, {"work": torch.tensor(5.0).double(), "replies": torch.tensor(2.0).double()})
+    combined = server_step(Scaffold(), server, [Reply(now.params, change, told)], 4)
     assert combined.shared.params["w"].tolist() == [3, 1]
     assert combined.shared.extra["w"].tolist() == pytest.approx([-0.025, 0.2])
+    assert [value.item() for value in combined.hidden.values()] == pytest.approx([7.5, 3])
+
+
+# Three clients with the objectives 1/2 sum of CURVED (w - LOWEST)^2.
+CURVED = torch.tensor([[1.0, 0.1], [0.1, 1.0], [0.5, 0.5]]).double()
+LOWEST = torch.tensor([[5.0, 0.0], [0.0, -5.0], [-3.0, 4.0]]).double()
+
+
+def federate(method: Method, steps: tuple[int, ...], momentum: float, present: int) -> tuple[Server, list[Client]]:
+    """Full gradients, three clients of which `present` take part in turn, until nothing moves any more."""
+    w = torch.zeros(2).double()
+    shared = Shared({"w": w}, {"w": w} if isinstance(method, Scaffold) else {})
+    server = Server(shared, {"work": w.sum(), "replies": w.sum()})
+    clients = [Client(ONE, {}, dict(shared.extra)) for _ in steps]
+    lr, rho = torch.tensor(0.1 * (1 - momentum)).double(), torch.tensor(momentum).double()
+    hyper = Hyper(lr, rho, torch.zeros(()), torch.tensor(math.inf))
+    for number in range(60 * 3 // present):
+        replies = []
+        for m in sorted((number + k) % 3 for k in range(present)):
+            now, velocity = server.shared.params, {"w": torch.zeros_like(w)}
+            for _ in range(steps[m]):
+                leaf = now["w"].clone().requires_grad_()
+                loss = method.loss(OUT, ZERO, ONE, Trained({"w": leaf}, {}), server.shared, clients[m])
+                loss = loss + (CURVED[m] * (leaf - LOWEST[m]).square()).sum() / 2
+                now, velocity = sgd(now, {"w": torch.autograd.grad(loss, leaf)[0]}, velocity, hyper)
+            tau = torch.tensor(float(steps[m])).double()
+            did = Did(torch.tensor(1.0), tau, tau, lr, rho)
+            clients[m], extra, told = method.finish(Trained(now, {}), server.shared, clients[m], did)
+            replies.append(Reply(now, extra, told))
+        server = server_step(method, server, replies, 3)
+    return server, clients
+
+
+@pytest.mark.parametrize(
+    ("steps", "momentum", "present"), [((10, 10, 10), 0.0, 3), ((2, 10, 25), 0.0, 2), ((2, 10, 25), 0.9, 3)]
+)
+def test_scaffold_finds_the_optimum_that_drift_hides_from_fedavg(
+    steps: tuple[int, ...], momentum: float, present: int
+) -> None:
+    """What the publication proves. A client counts by its steps, as in a mean of models."""
+    a = effective_steps(torch.tensor(steps).double(), torch.tensor(momentum).double())[:, None]
+    optimum = (a * CURVED * LOWEST).sum(0) / (a * CURVED).sum(0)
+    found = federate(Scaffold(), steps, momentum, present)[0].shared
+    assert found.params["w"].tolist() == pytest.approx(optimum.tolist(), abs=1e-4)
+    assert found.extra["w"].tolist() == pytest.approx([0, 0], abs=1e-4)
+    drifted = federate(FedAvg(), steps, momentum, 3)[0].shared.params["w"]
+    assert (drifted - optimum).norm() > 0.1
+
+
+def test_scaffolds_corrections_cancel_whatever_the_clients_steps(did: Did) -> None:
+    """The sum of a_m (c - c_m) over all clients is 0, so a client of two steps does not lead one of two hundred."""
+    method, w = Scaffold(), torch.zeros(1)
+    server = Server(Shared({"w": w}, {"w": w}), {"work": w.sum().double(), "replies": w.sum().double()})
+    replies, moved_by = [], []
+    for steps, moved in ((2.0, -3.0), (200.0, 1.0)):
+        work = did._replace(steps=torch.tensor(steps), momentum=torch.tensor(0.0))
+        kept, extra, told = method.finish(Trained({"w": w + moved}, {}), server.shared, Client(ONE, {}, {"w": w}), work)
+        replies.append(Reply({"w": w + moved}, extra, told))
+        moved_by.append((steps, kept.memo["w"]))
+    c = server_step(method, server, replies, 2).shared.extra["w"]
+    assert sum(a * (c - c_m) for a, c_m in moved_by).item() == pytest.approx(0, abs=1e-5)  # type: ignore[union-attr]
+    # c_m = 3 and -.01: c = (2 * 3 - 200 * .01)/202, where the plain mean would be 1.495.
+    assert c.item() == pytest.approx(4 / 202)
 
 
 def test_scaffold_correction_is_exactly_added_to_the_gradient(client: Client, shared: Shared) -> None:

@@ -181,13 +181,15 @@ def _members(
 
 @contextlib.contextmanager
 def arithmetic(precision: str, threads: int | None = None, deterministic: bool = False) -> Iterator[None]:
-    """Set what CUDA does with float32, tf32 only where it is asked for, and how many CPU threads compute."""
+    """Set what CUDA does with float32, tf32 only where it is asked for; how many CPU threads compute; and whether CUDA
+    may try which convolution is the fastest, or must give the same bits every time."""
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     before, threads_before = [switch.fp32_precision for switch in switches], torch.get_num_threads()
     for switch in switches:
         switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     torch.set_num_threads(threads or threads_before)
-    strict_before = torch.are_deterministic_algorithms_enabled()
+    strict_before, tries_before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
         torch.use_deterministic_algorithms(True)
@@ -195,6 +197,7 @@ def arithmetic(precision: str, threads: int | None = None, deterministic: bool =
         yield
     finally:
         torch.use_deterministic_algorithms(strict_before)
+        torch.backends.cudnn.benchmark = tries_before
         torch.set_num_threads(threads_before)
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value

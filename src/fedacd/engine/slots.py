@@ -17,19 +17,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fedacd.engine.batches import Draws, Images, draws_of, make_batch
+from fedacd.engine.clean import CleanProgram
 from fedacd.engine.local import (
-    WIDE_BATCH,
     CleanPass,
     Fixed,
     Job,
     Moving,
     Outcome,
-    Sums,
     begin,
-    clean_batch,
     clean_pass,
     finish,
     gradient_under_vmap,
@@ -37,7 +35,7 @@ from fedacd.engine.local import (
     survey,
 )
 from fedacd.engine.program import program
-from fedacd.methods import Client, Method, Tensors, Trained
+from fedacd.methods import Method, Tensors
 from fedacd.models.net import Net
 
 SLOTS = 24
@@ -229,17 +227,22 @@ class Slots:
         again = [(tag, job) for held in self._jobs if held for tag, job, _ in [held]]
         if self.K == 1:
             raise torch.OutOfMemoryError("not even one client fits into the device's memory.")
-        self.K //= 2
-        self._jobs, self._position = [None] * self.K, [0] * self.K
+        self._resize(self.K // 2)
         self._stack, self._run = None, lambda: None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._say(f"out of device memory: going on with {self.K} slots")
         return again
 
+    def _resize(self, K: int) -> None:
+        self.K, self._jobs, self._position = K, [None] * K, [0] * K
+
     def _build(self, job: Job) -> None:
         """Make the stack, all idle, and the program for it."""
         slot = self._slot_of(job)
+        if job.members.is_cuda and (most := _most_slots(job, slot)) < self.K:
+            self._resize(most)
+            self._say(f"{self.K} slots: as many as the device's memory has room for")
         self._stack = tree_map(lambda tensor: torch.stack([tensor] * self.K), slot)
         self._stack.steps.zero_()
         job.net.train(True)
@@ -250,6 +253,18 @@ class Slots:
             self._say(f"made the program of {self.K} slots in {self.compile_seconds:.0f} s")
 
 
+def _most_slots(job: Job, slot: Slot) -> int:
+    """How many slots there is memory for, by what one takes."""
+    device = job.members.device
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    one = tree_map(lambda tensor: tensor[None].clone(), slot)
+    _all_slots(job)(one, job.images.tensors)
+    each = torch.cuda.max_memory_allocated(device) - before
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return max(1, int(SHARE_OF_MEMORY * (torch.cuda.mem_get_info(device)[0] + unused) / each))
+
+
 def _all_slots(job: Job) -> Callable[[Slot, tuple[Tensor, ...]], None]:
     """The step of all slots, in place, for jobs like this one."""
     mixup = bool(job.train.mixup)
@@ -257,50 +272,9 @@ def _all_slots(job: Job) -> Callable[[Slot, tuple[Tensor, ...]], None]:
     def run(stack: Slot, pictures: tuple[Tensor, ...]) -> None:
         images = job.images.of(*pictures)
         moved, position = torch.vmap(lambda slot: advance(job.net, job.method, images, mixup, slot))(stack)
-        torch._foreach_copy_(tree_leaves(stack.moving), tree_leaves(moved))
+        # One by one: torch 2.11 compiles _foreach_copy_ into a kernel that does not build.
+        for held, new in zip(tree_leaves(stack.moving), tree_leaves(moved), strict=True):
+            held.copy_(new)
         stack.position.copy_(position)
 
     return run
-
-
-class CleanProgram:
-    """`clean_pass` by a program, made when the first client of its kind comes."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._made: dict[Any, tuple[Any, Sums, Callable[[], None]]] = {}
-
-    def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
-        if not samples.is_cuda:
-            return clean_pass(job, now, client, samples)
-        given = (now, job.shared, client)
-        leaves, kind = tree_flatten(given)
-        if kind not in self._made:
-            self._made[kind] = self._make(job, given)
-        (held, index, w), sums, run = self._made[kind]
-        torch._foreach_copy_(tree_leaves(held), leaves)
-        torch._foreach_zero_(tree_leaves(sums))
-        for part in torch.split(samples, WIDE_BATCH):
-            if len(part) < WIDE_BATCH:
-                w[len(part) :] = 0
-            index[: len(part)] = part
-            run()
-        w.fill_(1)
-        return tree_map(torch.clone, sums)  # type: ignore[no-any-return]
-
-    def _make(self, job: Job, given: Any) -> tuple[Any, Sums, Callable[[], None]]:
-        job.net.train(False)
-        held = tree_map(torch.clone, given)
-        index = torch.zeros(WIDE_BATCH, dtype=torch.int64, device=job.members.device)
-        w = torch.ones(WIDE_BATCH, device=job.members.device)
-
-        def of_batch(held: Any, index: Tensor, w: Tensor, pictures: tuple[Tensor, ...]) -> Sums:
-            now, shared, client = held
-            return clean_batch(job._replace(shared=shared, images=job.images.of(*pictures)), now, client, index, w)
-
-        def run(held: Any, index: Tensor, w: Tensor, pictures: tuple[Tensor, ...], sums: Sums) -> None:
-            torch._foreach_add_(tree_leaves(sums), tree_leaves(of_batch(held, index, w, pictures)))
-
-        with torch.no_grad():
-            sums = tree_map(torch.zeros_like, of_batch(held, index, w, job.images.tensors))
-        return (held, index, w), sums, program(run, held, index, w, job.images.tensors, sums, say=self._say)

@@ -53,7 +53,9 @@ def trainer_for(group: Sequence[Setup], say: Say) -> Trainer:
     longest = max(max(map(len, setup.members)) for setup in group)
     S = first.train.epochs * math.ceil(longest / first.train.batch_size)
     at_once = sum(_participants(setup) for setup in group[:AT_ONCE])
-    return Slots(first.run.slots or min(SLOTS, at_once), S, names, say=say)
+    # The same bits alone and in company take the same number of slots.
+    K = first.run.slots or (SLOTS if first.run.deterministic else min(SLOTS, at_once))
+    return Slots(K, S, names, say=say)
 
 
 def workers_for(setup: Setup) -> int:

@@ -6,13 +6,20 @@ for Federated Learning. ICML 2020.
 With c the server's control variate and c_m the client's, both zero at first:
 
     client  every gradient + c - c_m
-            c_m+ = c_m - c + (x - x_m)/(lr * a_m)                      option II
-    server  x <- mean of x_m,  c <- c + sum of (c_m+ - c_m)/K           server learning rate 1
+            c_m+ = c_m - c + (x - x_m)/(lr * a_m)                            option II
+    server  x <- mean of x_m,  c <- mean of c_m over all clients by work      server learning rate 1
 
 a_m is the number of plain steps that the local ones are worth at their momentum (`effective_steps`): dividing by their
 number instead would overstate c_m almost ten times at 0.9. The correction enters as the gradient of <c - c_m, w>, so
-that it is clipped together with the rest. A client uploads c_m+ - c_m beside its weights: twice FedAvg's bytes, and
-receives twice as many.
+that it is clipped together with the rest.
+
+A client's work is a_m times the weight of its reply. The publication gives every client the same number of steps, and
+so the plain mean; it is what makes the corrections cancel in the new x. Clients with unequal amounts of data move by
+a_m (c - c_m), and it takes the mean by work to cancel those. The plain mean would be ruled by the clients with the
+least data: theirs are the c_m of a few first steps, which those with the most would then follow for hundreds.
+
+The server adds up what changed, the sum of a_m (c_m+ - c_m), and divides by K times the mean work of the replies so
+far. A client uploads it and its work beside its weights: twice FedAvg's bytes, and receives twice as many.
 """
 
 from dataclasses import dataclass
@@ -35,9 +42,10 @@ class Scaffold(Method):
     citation: ClassVar[str] = "Karimireddy et al., ICML 2020"
 
     def init_server(self, net: Net, rng: np.random.Generator) -> Server:
-        server = super().init_server(net, rng)
-        zeros = {name: torch.zeros_like(x) for name, x in server.shared.params.items()}
-        return server._replace(shared=server.shared._replace(extra=zeros))
+        shared = super().init_server(net, rng).shared
+        zeros = {name: torch.zeros_like(x) for name, x in shared.params.items()}
+        hidden = {name: torch.zeros((), dtype=torch.float64) for name in ("work", "replies")}
+        return Server(shared._replace(extra=zeros), hidden)
 
     def init_client(self, net: Net, shared: Shared, counts: Tensor) -> Client:
         return Client(counts, {}, {name: torch.zeros_like(x) for name, x in shared.params.items()})
@@ -47,12 +55,22 @@ class Scaffold(Method):
         return super().loss(out, y, w, now, shared, client) + inner_product(correction, now.params)
 
     def finish(self, now: Trained, shared: Shared, client: Client, did: Did) -> tuple[Client, Tensors, Tensors]:
-        per_step = 1 / (did.lr * effective_steps(did.steps, did.momentum))
+        a = effective_steps(did.steps, did.momentum)
+        work = a * self.weight({"n": did.n})
+        per_step = 1 / (did.lr * a)
         change = {name: (x - now.params[name]) * per_step - shared.extra[name] for name, x in shared.params.items()}
         memo = {name: client.memo[name] + delta for name, delta in change.items()}
-        return client._replace(memo=memo), change, {"n": did.n}
+        extra = {name: work * delta for name, delta in change.items()}
+        return client._replace(memo=memo), extra, {"n": did.n, "work": work}
 
     def combine(self, net: Net, server: Server, total: Total, num_clients: int, rng: np.random.Generator) -> Server:
-        server = super().combine(net, server, total, num_clients, rng)
-        c = {name: (c + total.extra[name] / num_clients).to(c.dtype) for name, c in server.shared.extra.items()}
-        return server._replace(shared=server.shared._replace(extra=c))
+        work, replies = server.hidden["work"], server.hidden["replies"]
+        before = num_clients * work / replies.clamp(min=1)
+        work, replies = work + total.told["work"].double().sum(), replies + len(total.told["work"])
+        after = num_clients * work / replies
+        c = {
+            name: ((c.double() * before + total.extra[name]) / after).to(c.dtype)
+            for name, c in server.shared.extra.items()
+        }
+        shared = super().combine(net, server, total, num_clients, rng).shared
+        return Server(shared._replace(extra=c), {"work": work, "replies": replies})
