@@ -340,7 +340,8 @@ def test_a_damaged_record_is_refused(digits: Dataset, reference: Path, tmp_path:
 def test_what_a_run_leaves_behind(digits: Dataset, reference: Path) -> None:
     names = {path.name for path in reference.iterdir()}
     assert names == {
-        ".lock", "config.toml", "env.json", "model.safetensors", "partition.npz", "rounds.jsonl", "state.safetensors"
+        ".lock", "config.toml", "env.json", "partition.npz", "rounds.jsonl",
+        "matrices.safetensors", "model.safetensors", "state.safetensors",
     }  # fmt: skip
     (session,) = json.loads((reference / "env.json").read_text())["sessions"]
     assert session["from_round"] == 0

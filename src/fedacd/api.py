@@ -218,7 +218,8 @@ class Live:
                     simulation.restore(state)
                 self.history = read_rounds(self._folder.path)
             simulation.agree()
-            self._saved, self._saved_at = simulation.state, time.monotonic()
+            self._recorded = self._saved = simulation.state
+            self._saved_at = time.monotonic()
             self._to_do = not self.complete or (self._folder is not None and not holds_model(self._folder.path))
             if self._to_do and self._folder:
                 workers = 1 if self.complete else workers
@@ -230,23 +231,27 @@ class Live:
 
     @property
     def complete(self) -> bool:
-        return self.simulation.state.round == self.setup.config.train.rounds
+        return self._recorded.round == self.setup.config.train.rounds
 
     def take(self, record: dict[str, Any]) -> None:
         """Keep a round's record, and its state when it is time to."""
+        if self._folder:
+            self._folder.append(record)
         self.history.append(record)
+        self._recorded = self.simulation.state
         if not self._folder:
             return
-        self._folder.append(record)
         every = self.setup.config.run.save_every
         due = record["round"] % every == 0 if every else time.monotonic() - self._saved_at > SECONDS_AT_RISK
+        if self.complete:
+            self._folder.save_matrices(self.simulation.matrices, record["round"])
         if due or self.complete:
             self._save()
 
     def _save(self) -> None:
         assert self._folder
-        self._folder.save_state(self.simulation.state, self.setup.config)
-        self._saved, self._saved_at = self.simulation.state, time.monotonic()
+        self._folder.save_state(self._recorded, self.setup.config)
+        self._saved, self._saved_at = self._recorded, time.monotonic()
 
     def end(self) -> Result:
         """Write the global model and close the folder."""
@@ -271,7 +276,7 @@ class Live:
         """Save what is recorded, unless the folder itself is the trouble, and close it."""
         can_save = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, RecordError)
         with contextlib.suppress(BaseException), self._open:
-            if can_save and self._folder and self._saved is not self.simulation.state:
+            if can_save and self._folder and self._saved is not self._recorded:
                 self._save()
             raise error
 

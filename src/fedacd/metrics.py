@@ -70,6 +70,11 @@ def kl_divergence(counts: Tally) -> float:
     return float(kl_to_template(P, present).sum() / present.sum())
 
 
+def probability_matrix(counts: Tally) -> Tensor:
+    """P [C, C]: mean probability outputs by true class, 0 for a class without samples."""
+    return mean_outputs(counts["sums"].double(), counts["seen"].double()).float()
+
+
 def label_priors(counts: Tensor) -> Tensor:
     """[M, C] samples of each class -> label distributions, float64."""
     return counts.double() / counts.double().sum(-1, keepdim=True)

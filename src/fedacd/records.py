@@ -6,6 +6,7 @@
     rounds.jsonl        one line a round
     state.safetensors   Server, Clients and round: the checkpoint, replaced as a whole
     model.safetensors   the global model at the end; its metadata says all that inference needs
+    matrices.safetensors  what the last round's local models took each class for, and the clients' class counts
     .lock               held by the process that writes
 
 A round's line is on the disk before its checkpoint. A run killed between the two has one line too many; it is dropped
@@ -42,7 +43,7 @@ from fedacd.methods import Client, Server, Shared, Tensors
 from fedacd.metrics import METRICS
 
 CONFIG, ENV, PARTITION, ROUNDS = "config.toml", "env.json", "partition.npz", "rounds.jsonl"
-STATE, MODEL, LOCK = "state.safetensors", "model.safetensors", ".lock"
+STATE, MODEL, MATRICES, LOCK = "state.safetensors", "model.safetensors", "matrices.safetensors", ".lock"
 
 
 class State(NamedTuple):
@@ -125,6 +126,9 @@ class RunFolder:
     def save_model(self, shared: Shared, about: Mapping[str, Any]) -> None:
         tensors = {f"{part}/{name}": t for part, group in shared._asdict().items() for name, t in group.items()}
         write_safetensors(self.path / MODEL, tensors, {"holds": "model", **about})
+
+    def save_matrices(self, tensors: Tensors, round_: int) -> None:
+        write_safetensors(self.path / MATRICES, tensors, {"holds": "matrices", "round": round_})
 
     @contextlib.contextmanager
     def session(

@@ -119,9 +119,9 @@ class Crew:
         unread, self._unread = self._unread, []
         for run in unread:
             self._guard(run, lambda run=run: self._ended.append((run, run.record())))  # type: ignore[misc]
-        for tag, outcome in self._collected():
-            run, number = tag
-            self._guard(run, lambda run=run, number=number, outcome=outcome: self._feed(run, number, outcome))  # type: ignore[misc]
+        if not self._ended:
+            for (run, number), outcome in self._collected():
+                self._guard(run, lambda at=(run, number, outcome): self._feed(*at))  # type: ignore[misc]
         events, self._ended = self._ended, []
         return events
 

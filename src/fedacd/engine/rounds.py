@@ -116,7 +116,9 @@ class Simulation:
         self.test = torch.arange(known, len(self.images.labels), device=self.device)
         self.members = [torch.from_numpy(members).to(self.device) for members in setup.members]
         counts = torch.from_numpy(class_counts(setup.dataset.y_train, setup.members, setup.dataset.num_classes))
-        self.priors = metrics.label_priors(counts)
+        self.counts, self.priors = counts, metrics.label_priors(counts)
+        self.matrices: Tensors = {}
+        """Of the last recorded round: P of every participant, on its own data and on the test set; class counts."""
         server = self.method.init_server(self.net, self._rng(0))
         clients = [self.method.init_client(self.net, server.shared, row) for row in counts]
         self._begin_from(State(0, server, clients))
@@ -221,12 +223,16 @@ class Simulation:
             if reason := self.method.check(Reply(*parts), sent):
                 raise UpdateError(f"round {round_.number}, client {number}: {reason}. {self._advice()}")
         measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
+        self.matrices = {"counts": self.counts}
         measured["train_loss"] = float(told["loss"]["train"].double().mean())
         if counts:
             measured |= metrics.global_metrics(counts, self.priors)
             everyone = range(len(round_.chosen))
             on_test, on_own = ([_at(told[where], at) for at in everyone] for where in ("test", "own"))
             measured |= metrics.local_metrics(on_test, on_own, self.priors)
+            for name, tallies in (("own", on_own), ("test", on_test)):
+                of = zip(round_.chosen, map(metrics.probability_matrix, tallies), strict=True)
+                self.matrices |= {f"{name}/{number}": P for number, P in of}
         if bad := [key for key, value in measured.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise UpdateError(f"round {round_.number}: {', '.join(bad)} cannot be computed. {self._advice()}")
         weights = self.method.weight(told["told"]).double()
