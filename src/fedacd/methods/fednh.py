@@ -34,6 +34,7 @@ class FedNH(Method):
     title: ClassVar[str] = "FedNH"
     citation: ClassVar[str] = "Dai et al., AAAI 2023"
     needs_features: ClassVar[bool] = True
+    survey_at = frozenset({"end"})
 
     scale: float = setting(1.0, "s at the start; 20 for resnet18", above=0)
     rho: float = setting(0.9, "how much of a prototype stays from round to round", at_least=0, at_most=1)
@@ -41,10 +42,6 @@ class FedNH(Method):
     @classmethod
     def defaults(cls, dataset: str, model: str) -> dict[str, Any]:
         return super().defaults(dataset, model) | ({"method.scale": 20.0} if model == "resnet18" else {})
-
-    @property
-    def survey_at(self) -> frozenset[str]:
-        return frozenset({"end"})
 
     def init_server(self, net: Net, rng: np.random.Generator) -> Server:
         params = {name: w for name, w in net.initial.items() if name not in net.head_names}
