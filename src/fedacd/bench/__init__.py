@@ -27,10 +27,11 @@ from fedacd.bench.contestants import Contestant, baselines, contestants
 from fedacd.bench.job import Job
 from fedacd.bench.measure import Measured, Row, Turn, summarise, take_turns
 from fedacd.bench.workload import FULL_RUN, WORKLOADS, Workload, find
+from fedacd.engine.setup import cores
 from fedacd.errors import ConfigError, unknown
 from fedacd.files import write_atomically
 
-__all__ = ["Report", "Row", "Table", "check_json", "run", "write_json"]
+__all__ = ["Report", "Row", "Table", "check_file", "run", "write_json"]
 
 PLAIN_ROUNDS = 3
 """The most rounds over which a plain loop is timed."""
@@ -79,16 +80,19 @@ def run(
     device: str = "auto",
     only: Sequence[str] | None = None,
     quick: bool = False,
+    profile: Path | None = None,
     say: Say = lambda _: None,
 ) -> Report:
     """Let the contestants take turns. `say` is told what happens.
 
     `workloads`: of federation and paper; the first on a CPU, both on a GPU. `rounds` to time in a turn: 2 on a CPU, 10
     on a GPU, of which a plain loop does at most 3. `repeats`: turns of each, 3. `only`: names of contestants. `quick`:
-    tiny sizes, one turn: a smoke test.
+    tiny sizes, one turn: a smoke test. `profile`: a file for the time of every kernel of a GPU.
     """
     where = _device(device)
     kind = where.type
+    if profile and kind != "cuda":
+        raise ConfigError(f"profile = {str(profile)!r}: there is no GPU whose kernels could be timed.")
     rounds = _at_least_1("rounds", rounds, 1 if quick else 10 if kind == "cuda" else 2)
     repeats = _at_least_1("repeats", repeats, 1 if quick else 3)
     names = list(workloads) if workloads else list(WORKLOADS if kind == "cuda" else ["federation"])
@@ -105,7 +109,7 @@ def run(
 
         def measure(name: str, work: Workload = work, here: dict[str, Contestant] = here) -> Turn:
             say(f"{work.name}: {here[name].title} ...")
-            return _turn(work, here[name], str(where), rounds)
+            return _turn(work, here[name], str(where), rounds, profile)
 
         def look(repeat: int) -> None:
             for sign in machine.not_idle(where, first=False, seconds=0.5) if repeat else ():
@@ -151,11 +155,18 @@ def _choose(
     return [(work, everybody) for work, everybody in chosen if everybody]
 
 
-def _turn(work: Workload, contestant: Contestant, device: str, rounds: int) -> Turn:
+def _turn(work: Workload, contestant: Contestant, device: str, rounds: int, profile: Path | None) -> Turn:
     on_cores = contestant.kind == "pfl" and device == "cpu"
-    processes = min(machine.cores(), work.cohort) if on_cores else 1
+    processes = min(cores(), work.cohort) if on_cores else 1
     timed = min(rounds, PLAIN_ROUNDS) if contestant.kind == "plain" else rounds
-    what = Job(contestant=contestant.name, workload=work.name, rounds=timed, device=device, quick=work.quick)
+    what = Job(
+        contestant=contestant.name,
+        workload=work.name,
+        rounds=timed,
+        device=device,
+        quick=work.quick,
+        profile=str(profile.absolute()) if profile else None,
+    )
     return job.run_apart(what, job.command(processes))
 
 
@@ -180,10 +191,10 @@ def _table(work: Workload, everybody: dict[str, Contestant], turns: dict[str, li
     )
 
 
-def check_json(path: Path) -> None:
+def check_file(path: Path) -> None:
     """Refuse a file that cannot be written, before hours of work go into it."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"json = {str(path)!r}: must be a file in a folder that exists and can be written to.")
+        raise ConfigError(f"{str(path)!r}: must be a file in a folder that exists and can be written to.")
 
 
 def write_json(report: Report, path: Path) -> None:

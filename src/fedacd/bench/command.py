@@ -19,6 +19,9 @@ def bench(
     repeats: Annotated[int | None, typer.Option(help="Turns of each contestant. Default: 3.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: cuda where there is one.")] = "auto",
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all numbers to a file.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the time of every GPU kernel of the engine to a file.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: see that it works.")] = False,
 ) -> None:
     """Time this engine against a plain PyTorch loop and, where they are installed, pfl and Flower."""
@@ -26,8 +29,9 @@ def bench(
     from fedacd.bench.show import show
     from fedacd.display import console
 
-    if json:
-        bench.check_json(json)
+    for path in (json, profile):
+        if path:
+            bench.check_file(path)
     report = bench.run(
         workloads=_items(workload),
         rounds=rounds,
@@ -35,6 +39,7 @@ def bench(
         device=device,
         only=_items(only),
         quick=quick,
+        profile=profile,
         say=lambda line: console.print(line, markup=False),
     )
     if json:

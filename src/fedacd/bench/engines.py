@@ -1,10 +1,10 @@
 """The contestants of this project: the plain loop, and the engine through its public entrance."""
 
+import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,8 @@ def run_engine(job: Job, work: Workload, contestant: Contestant) -> Measured:
             samples = work.epochs * sum(len(setup.members[client]) for client in record["participants"])
             events.append(Event(numbers[setup.out], record["round"], time.perf_counter(), samples))
 
-        train_together(runs, on_round)
+        with profiled(job.profile):
+            train_together(runs, on_round)
         last = runs[events[-1].run].out
         engine: dict[str, Any] = json.loads((last / ENV).read_text())["sessions"][-1].get("engine") or {}
     samples, seconds = window(events, rounds)
@@ -109,14 +110,22 @@ def run_engine(job: Job, work: Workload, contestant: Contestant) -> Measured:
     )
 
 
-def train_together(runs: Sequence[Setup], on_round: Callable[[Setup, dict[str, Any]], None]) -> None:
-    """Train several runs at a time where the engine can, else one after the other."""
-    train_all = getattr(api, "train_all", None)
-    if train_all is None:
-        for setup in runs:
-            api.train(setup, partial(on_round, setup))
+@contextlib.contextmanager
+def profiled(path: str | None) -> Iterator[None]:
+    """Write down where a GPU's time goes."""
+    if path is None:
+        yield
         return
-    for result in train_all(runs, on_round):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        yield
+    averages = profiler.key_averages()
+    table = averages.table(sort_by="cuda_time_total", row_limit=60, max_name_column_width=120)
+    Path(path).write_text(table)
+
+
+def train_together(runs: Sequence[Setup], on_round: Callable[[Setup, dict[str, Any]], None]) -> None:
+    """Train several runs at a time; what goes wrong in one of them ends the turn."""
+    for result in api.train_all(runs, on_round):
         if isinstance(result, Exception):
             raise result
 

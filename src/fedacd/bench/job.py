@@ -25,6 +25,8 @@ class Job:
     """To be timed."""
     device: str
     quick: bool = False
+    profile: str | None = None
+    """A file for the time of every kernel of a GPU, of the engine's turns."""
 
     def text(self) -> str:
         return json.dumps(dataclasses.asdict(self))

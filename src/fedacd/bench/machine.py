@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fedacd.engine.setup import cores
 from fedacd.environment import environment
 
 BUSY_SHARE = 0.1
@@ -26,11 +27,6 @@ def describe(device: torch.device) -> dict[str, Any]:
     found["cpu"] = _cpu_name()
     found["cpu_bf16"] = _has_bf16()
     return found
-
-
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def not_idle(device: torch.device, *, first: bool = True, seconds: float = 1.0) -> list[str]:
