@@ -47,8 +47,8 @@ OPTIONS: Mapping[str, str] = {
 }
 """The settings with a short name of their own, in Python and on the command line."""
 
-SECONDS_AT_RISK = 5
-"""The most work that a kill may cost, where `run.save_every` is not set."""
+SECONDS_AT_RISK, SHARE_FOR_SAVING = 5, 0.05
+"""Where `run.save_every` is not set: the work that a kill may cost, unless saving would take too much of the time."""
 
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -219,7 +219,7 @@ class Live:
                 self.history = read_rounds(self._folder.path)
             simulation.agree()
             self._recorded = self._saved = simulation.state
-            self._saved_at = time.monotonic()
+            self._saved_at, self._save_took = time.monotonic(), 0.0
             self._to_do = not self.complete or (self._folder is not None and not holds_model(self._folder.path))
             if self._to_do and self._folder:
                 workers = 1 if self.complete else workers
@@ -242,7 +242,8 @@ class Live:
         if not self._folder:
             return
         every = self.setup.config.run.save_every
-        due = record["round"] % every == 0 if every else time.monotonic() - self._saved_at > SECONDS_AT_RISK
+        at_risk, bearable = time.monotonic() - self._saved_at, max(SECONDS_AT_RISK, self._save_took / SHARE_FOR_SAVING)
+        due = record["round"] % every == 0 if every else at_risk > bearable
         if self.complete:
             self._folder.save_matrices(self.simulation.matrices, record["round"])
         if due or self.complete:
@@ -250,8 +251,10 @@ class Live:
 
     def _save(self) -> None:
         assert self._folder
+        started = time.monotonic()
         self._folder.save_state(self._recorded, self.setup.config)
         self._saved, self._saved_at = self._recorded, time.monotonic()
+        self._save_took = self._saved_at - started
 
     def end(self) -> Result:
         """Write the global model and close the folder."""
