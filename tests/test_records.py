@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import fedacd
+import fedacd.api
 from fedacd import records
 from fedacd.api import Result
 from fedacd.config import Config
@@ -266,7 +267,9 @@ def test_a_line_that_a_crash_cut_short_is_dropped(digits: Dataset, reference: Pa
         fedacd.run(TINY, dataset=digits, out=out, on_round=stop)
     with (out / "rounds.jsonl").open("a") as file:
         file.write('{"round": 3, "accu')
-    train(digits, out)
+    said: list[str] = []
+    fedacd.api.train(prepare(TINY | {"run.out": str(out)}, dataset=digits), say=said.append)
+    assert said == [f"{out / 'rounds.jsonl'}: the last line is cut short; it is dropped and the round run again"]
     assert numbers(out) == numbers(reference)
 
 

@@ -172,7 +172,7 @@ def _train_group(
                 try:
                     simulation = Simulation(setup, images, world)
                     images = simulation.images
-                    run = Live(setup, simulation, crew.trainer, workers)
+                    run = Live(setup, simulation, crew.trainer, workers, say)
                     if run.complete:
                         results[id(setup)] = run.end()
                     else:
@@ -206,7 +206,7 @@ def _train_group(
 class Live:
     """A run in training and, on rank 0, its open folder."""
 
-    def __init__(self, setup: Setup, simulation: Simulation, trainer: Trainer, workers: int) -> None:
+    def __init__(self, setup: Setup, simulation: Simulation, trainer: Trainer, workers: int, say: Say) -> None:
         self.setup, self.simulation = setup, simulation
         self.history: list[dict[str, Any]] = []
         self._folder: RunFolder | None = None
@@ -214,7 +214,7 @@ class Live:
             if simulation.world.rank == 0:
                 self._folder = stack.enter_context(RunFolder(setup.out))
                 self._folder.start(setup.config, setup.members)
-                if state := self._folder.resume(setup.config):
+                if state := self._folder.resume(setup.config, say):
                     simulation.restore(state)
                 self.history = read_rounds(self._folder.path)
             simulation.agree()

@@ -26,6 +26,7 @@ from fedacd.errors import ConfigError
 from fedacd.methods import METHODS
 from fedacd.models import MODELS
 from fedacd.records import finished_rounds
+from fedacd.tables.command import merge, summaries, table
 
 app = typer.Typer(
     help="Federated learning for label-skewed data: FedACD and its baselines.",
@@ -36,7 +37,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 
-app.command()(reporting()(bench))
+for command in (bench, table, merge, summaries):
+    app.command()(reporting()(command))
 
 
 # The options of `run` and `sweep` are those of `fedacd.run`: one table serves all three.

@@ -92,8 +92,11 @@ class RunFolder:
         # The config comes last: a folder that has one is complete.
         write_atomically(self.path / CONFIG, config.to_toml().encode())
 
-    def resume(self, config: Config) -> State | None:
-        """The checkpoint, and rounds.jsonl cut back to it; None for a run that has none yet."""
+    def resume(self, config: Config, say: Callable[[str], None] = lambda _: None) -> State | None:
+        """The checkpoint, and rounds.jsonl cut back to it; None for a run that has none yet.
+
+        `say` is told of a line that a crash cut short.
+        """
         state = load_state(self.path / STATE, config) if (self.path / STATE).exists() else None
         done = state.round if state else 0
         lines = read_rounds(self.path)
@@ -102,7 +105,10 @@ class RunFolder:
                 f"{self.path / ROUNDS} is damaged: it has {len(lines)} whole lines, but {STATE} is of round {done}."
             )
         path, kept = self.path / ROUNDS, "".join(_line(line) for line in lines[:done]).encode()
-        if not path.exists() or path.read_bytes() != kept:  # a line too many, or half a line
+        found = path.read_bytes() if path.exists() else None
+        if found and not found.endswith(b"\n"):
+            say(f"{path}: the last line is cut short; it is dropped and the round run again")
+        if found != kept:  # a line too many, or half a line
             write_atomically(path, kept)
         return state
 

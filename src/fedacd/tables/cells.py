@@ -1,0 +1,154 @@
+"""The numbers of a table: ours, the paper's, and how far they are apart.
+
+ours        mean over seeds of the mean over the last ten rounds, and the sample standard deviation over seeds (n - 1)
+difference  ours - the paper's; its standard deviation is s * sqrt(1/n + 1/3), where s^2 is the variance pooled over
+            our n seeds and the paper's 3: ((n - 1) s_ours^2 + 2 s_paper^2) / (n + 1). With one seed s is the paper's
+differs     whether the difference is more than two such deviations, and half of the paper's last digit
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedacd.errors import RecordError
+from fedacd.tables.declare import METRICS, SEEDS, Column, Metric, Row
+from fedacd.tables.found import Found, Numbers
+from fedacd.tables.match import Matched
+from fedacd.tables.paper import Reported
+from fedacd.tables.wanted import Wanted
+
+_WHICH = ("late", "last", "best")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Over seeds."""
+
+    mean: float
+    sd: float | None
+    """None of one seed."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(mean=statistics.fmean(values), sd=statistics.stdev(values) if len(values) > 1 else None)
+
+
+@dataclass(kw_only=True)
+class Cell:
+    row: Row
+    column: Column
+    paper: Reported
+    runs: list[Found]
+    """Those that are finished; of a cell without any, there is nothing of ours."""
+    seeds: list[int]
+    late: Spread | None = None
+    last: Spread | None = None
+    best: Spread | None = None
+    rank: int | None = None
+    """1 the best, 2 the second best of its column (of its row, in a table of one row)."""
+
+    @property
+    def metric(self) -> Metric:
+        return METRICS[self.column.metric]
+
+    @property
+    def n(self) -> int:
+        return len(self.runs)
+
+    @property
+    def difference(self) -> float | None:
+        return self.late.mean - self.paper.mean if self.late else None
+
+    @property
+    def difference_sd(self) -> float | None:
+        if not self.late:
+            return None
+        ours, paper, n = self.late.sd or 0.0, self.paper.sd, self.n
+        variance = ((n - 1) * ours**2 + (SEEDS - 1) * paper**2) / (n + SEEDS - 2)
+        return math.sqrt(variance * (1 / n + 1 / SEEDS))
+
+    @property
+    def differs(self) -> bool:
+        if self.difference is None or self.difference_sd is None:
+            return False
+        return abs(self.difference) > 2 * self.difference_sd + self.paper.rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled:
+    """A table with its numbers."""
+
+    wanted: Wanted
+    cells: list[list[Cell]]
+    """By row and column."""
+    notes: list[str]
+
+    @property
+    def title(self) -> str:
+        return f"Table {self.wanted.table.number}: {self.subject}"
+
+    @property
+    def subject(self) -> str:
+        """What is shown, and in what it is less than the paper's."""
+        table = self.wanted.table
+        parts = [table.title]
+        if self.wanted.rounds != table.rounds:
+            parts.append(f"{self.wanted.rounds} rounds (paper: {table.rounds})")
+        numbers = {cell.n for row in self.cells for cell in row if cell.n}
+        if numbers and numbers != {SEEDS}:
+            few, most = min(numbers), max(numbers)
+            span = f"{few}" if few == most else f"{few} to {most}"
+            parts.append(f"{span} seed{'s' if most > 1 else ''} (paper: {SEEDS})")
+        if self.wanted.precision != "fp32":
+            parts.append(self.wanted.precision)
+        return ", ".join(parts)
+
+
+def fill(wanted: Wanted, matched: Matched) -> Filled:
+    """Read the finished runs of a table."""
+    numbers: dict[str, Numbers] = {}
+    own = [wanted.table.note] if wanted.table.note else []
+    damaged = []
+    for key, run in matched.done.items():
+        try:
+            numbers[key] = run.numbers()
+        except RecordError as error:
+            damaged.append(f"left out: {error} Remove {run.path} to run it again.")
+    if not numbers:
+        raise RecordError(" ".join([f"there is no finished run of table {wanted.table.number} to show.", *damaged]))
+    cells = []
+    for row in wanted.table.rows:
+        line = []
+        for column in wanted.table.columns:
+            feeds = [want for want in wanted.feeds(row, column) if want.key in numbers]
+            scale = METRICS[column.metric].scale
+            values = [numbers[want.key][column.metric] for want in feeds]
+            over = {k: Spread.of([value[k] * scale for value in values]) for k in _WHICH} if feeds else {}
+            line.append(
+                Cell(
+                    row=row,
+                    column=column,
+                    paper=wanted.table.reported(row, column),
+                    runs=[matched.done[want.key] for want in feeds],
+                    seeds=[int(want.settings["run.seed"]) for want in feeds],
+                    late=over.get("late"),
+                    last=over.get("last"),
+                    best=over.get("best"),
+                )
+            )
+        cells.append(line)
+    for group in cells if wanted.table.along_rows else zip(*cells, strict=True):
+        _rank(list(group))
+    if unfinished := len(wanted.runs) - len(numbers):
+        own.append(f"{unfinished} of {len(wanted.runs)} runs are not finished and left out.")
+    return Filled(wanted=wanted, cells=cells, notes=[*own, *damaged])
+
+
+def _rank(cells: Sequence[Cell]) -> None:
+    shown = [(cell, cell.late.mean) for cell in cells if cell.late]
+    if len(shown) < 2:
+        return
+    shown.sort(key=lambda pair: pair[1] if pair[0].metric.lower_is_better else -pair[1])
+    for rank, (cell, _) in enumerate(shown[:2], 1):
+        cell.rank = rank

@@ -1,0 +1,155 @@
+"""The commands `table`, `merge` and `summaries`: parse, call, print."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedacd.tables.cells import Filled
+    from fedacd.tables.look import Look
+    from fedacd.tables.wanted import Want
+
+FileOption = Annotated[Path | None, typer.Option(metavar="FILE", show_default=False, help="Write it there as well.")]
+
+
+def table(
+    number: Annotated[str, typer.Argument(metavar="N", help="1 to 9, as in the paper.")],
+    plan: Annotated[bool, typer.Option("--plan", help="Count the runs and estimate the time; train nothing.")] = False,
+    dataset: Annotated[str | None, typer.Option(metavar="A,B", help="Columns of these data sets only.")] = None,
+    method: Annotated[str | None, typer.Option(metavar="A,B", help="Rows of these methods only.")] = None,
+    beta: Annotated[str | None, typer.Option(metavar="X,Y", help="Columns of these betas only.")] = None,
+    seeds: Annotated[str, typer.Option(metavar="N", help="How many, or a list: 3 and 0,1,2 are the same.")] = "3",
+    rounds: Annotated[str | None, typer.Option(metavar="R", help="Default: 200, as in the paper.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or bf16. Default: fp32; with --from, that of the runs.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: cuda where there is one.")] = "auto",
+    out: Annotated[Path, typer.Option(help="The folder in which runs have theirs.")] = Path("runs"),
+    from_: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="FOLDER", help="Show its runs or summaries; train nothing. May be repeated."),
+    ] = None,
+    shard: Annotated[str | None, typer.Option(metavar="K/M", help="Train this part of the runs only.")] = None,
+    markdown: FileOption = None,
+    latex: FileOption = None,
+    csv: FileOption = None,
+    json: FileOption = None,
+) -> None:
+    """Make a table of the paper: train the runs that are missing, show ours beside the paper's."""
+    from fedacd.cli_exits import interruptible
+    from fedacd.errors import ConfigError
+    from fedacd.tables import declare, look, options, wanted
+    from fedacd.tables.train import train_missing
+
+    files = {"markdown": markdown, "latex": latex, "csv": csv, "json": json}
+    options.check_files(files)
+    cut = declare.find(number).cut(
+        datasets=options.items("dataset", dataset),
+        methods=options.items("method", method),
+        betas=options.numbers("beta", beta),
+    )
+    numbers, length = options.seeds(seeds), options.rounds(rounds, cut.rounds)
+    options.setting("run.precision", precision or "fp32")
+
+    def at(precision: str) -> wanted.Wanted:
+        return wanted.Wanted(cut, seeds=numbers, rounds=length, precision=precision)
+
+    everything = at(precision or "fp32")
+    part = wanted.shard(everything.runs, shard)
+    if shard and from_:
+        raise ConfigError(f"shard = {shard!r}: goes with training, not with --from.")
+    seen = look.read_from(at, from_, precision) if from_ else look.look_in(everything, out)
+    if from_:
+        part = seen.wanted.runs
+    if plan or not from_:
+        _print(_plan(seen, part, device))
+    told = _note(seen.notes)
+    failed: dict[str, Exception] = {}
+    if not plan and not from_ and seen.matched.missing(part):
+        with interruptible():
+            failed = train_missing(part, seen.matched, out, device)
+        seen = look.look_in(everything, out)
+        _note(note for note in seen.notes if note not in told)
+    for name, error in failed.items():
+        print(f"error: {name}: {error}", file=sys.stderr)
+    if not plan and part and (seen.matched.done or not failed):
+        _show(seen, files)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _plan(seen: "Look", part: Sequence["Want"], device: str) -> str:
+    """Needed, done, partly done, missing, and how long it takes."""
+    from fedacd.display import clock
+    from fedacd.tables.estimate import device_kind, estimate
+
+    table, matched = seen.wanted.table, seen.matched
+    done = sum(want.key in matched.done for want in part)
+    partly = sum(want.key in matched.partly for want in part)
+    missing = len(part) - done - partly
+    what = f"table {table.number}: {len(part)} runs needed, {done} done, {partly} partly done, {missing} missing"
+    if done == len(part):
+        return what
+    kind = device_kind(device)
+    guess = estimate(part, matched, seen.found, kind)
+    if guess.device is None:
+        return f"{what}; no estimate of time: no finished run of this kind on {kind}"
+    rest = f", and {guess.unknown} runs of which nothing alike is recorded" if guess.unknown else ""
+    return f"{what}; about {clock(guess.seconds)} on {guess.device}{rest}"
+
+
+def _show(seen: "Look", files: Mapping[str, Path | None]) -> None:
+    from fedacd.display import console, print_table
+    from fedacd.files import write_atomically
+    from fedacd.tables import cells, render
+
+    filled: Filled = cells.fill(seen.wanted, seen.matched)
+    console.print()
+    _print(filled.title)
+    print_table(render.for_terminal(filled))
+    for line in (render.legend(), *filled.notes):
+        console.print(line, style="dim", markup=False)
+    for name, path in files.items():
+        if path:
+            write_atomically(path, render.FORMATS[name](filled).encode())
+
+
+def merge(
+    into: Annotated[Path, typer.Argument(metavar="DEST", help="The folder in which runs have theirs.")],
+    sources: Annotated[list[Path], typer.Argument(metavar="SRC...", help="Such folders, or single runs.")],
+) -> None:
+    """Join the run folders of several machines; conflicting records are refused."""
+    from fedacd.tables.merge import merge as join
+
+    merged = join(into, sources)
+    _note(merged.notes)
+    new, longer, same = len(merged.new), len(merged.longer), len(merged.same)
+    _print(f"{into}: {new} new runs, {longer} replaced by a longer record, {same} already there")
+
+
+def summaries(
+    into: Annotated[Path, typer.Argument(metavar="DEST", help="The folder for the files, such as results.")],
+    sources: Annotated[list[Path], typer.Argument(metavar="SRC...", help="Folders of runs, or single runs.")],
+) -> None:
+    """Write a small summary of every finished run, from which `fedacd table --from` shows tables."""
+    from fedacd.tables.summaries import write_summaries
+
+    written, notes = write_summaries(sources, into)
+    _note(notes)
+    _print(f"{into}: {len(written)} summaries, {sum(path.stat().st_size for path in written) / 1000:.0f} kB")
+
+
+def _note(notes: Iterable[str]) -> list[str]:
+    told = list(notes)
+    for note in told:
+        _print(f"note: {note}")
+    return told
+
+
+def _print(text: str) -> None:
+    from fedacd.display import console
+
+    console.print(text, markup=False)

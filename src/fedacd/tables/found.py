@@ -1,0 +1,155 @@
+"""Which runs there are: run folders and summaries, read only as far as a question needs."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedacd.config import read_toml
+from fedacd.errors import ConfigError, RecordError
+from fedacd.files import read_json
+from fedacd.metrics import METRICS
+from fedacd.records import CONFIG, ROUNDS, STATE, finished_rounds, read_rounds, summary
+from fedacd.tables.declare import METRICS as SHOWN
+from fedacd.tables.wanted import key_of, plain
+
+SUMMARY = "fedacd run summary"
+TAIL = 1 << 16
+
+Numbers = Mapping[str, Mapping[str, float]]
+"""Of every metric: `late`, the mean over the last ten rounds; the `last` round; the `best` round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A run of which there is a record."""
+
+    path: Path
+    settings: Mapping[str, Any]
+    """All of them, as `section.key`."""
+    done: int
+    """Rounds with a whole record."""
+    cut: bool = False
+    """Whether the last line of the record is cut short."""
+    summary: Mapping[str, Any] | None = None
+    """What stands for the run where there is no folder of it."""
+    key: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.path.stem if self.summary else self.path.name
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= int(self.settings["train.rounds"])
+
+    def numbers(self) -> Numbers:
+        if self.summary:
+            numbers: Numbers = self.summary["final"]
+            return numbers
+        try:
+            return judge(read_rounds(self.path))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{self.path / ROUNDS} is damaged ({type(error).__name__}: {error}).") from None
+
+
+def judge(rounds: Sequence[Mapping[str, Any]]) -> Numbers:
+    """What a run's record comes to."""
+    late = summary(rounds)
+    measured = [line for line in rounds if line.get("accuracy") is not None]
+    if not measured:
+        raise RecordError("no round of the run has been measured.")
+    found = {}
+    for key in METRICS:
+        values = [line[key] for line in measured]
+        best = min(values) if SHOWN[key].lower_is_better else max(values)
+        found[key] = {"late": late[key], "last": values[-1], "best": best}
+    return found
+
+
+def scan(folder: Path, warn: list[str]) -> list[Found]:
+    """The runs and summaries in a folder, or the run that it is; what is neither is passed over."""
+    try:
+        entries = [folder] if (folder / CONFIG).exists() else sorted(folder.iterdir())
+    except OSError as error:
+        raise RecordError(f"cannot read {folder}: {error.strerror}.") from None
+    found = []
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        try:
+            if entry.suffix == ".json" and entry.is_file():
+                found += read_summary(entry)
+            elif (entry / CONFIG).exists():
+                found.append(read_folder(entry))
+        except (RecordError, ConfigError) as error:
+            warn.append(f"{entry} is left out: {error}")
+        except OSError as error:
+            warn.append(f"{entry} is left out: {error.strerror}.")
+    warn += [_cut_short(run) for run in found if run.cut and not run.finished]
+    return found
+
+
+def _cut_short(run: Found) -> str:
+    begins = f"{run.path}: the last line of {ROUNDS} is cut short"
+    saved = finished_rounds(run.path) or 0
+    if saved > run.done:
+        return f"{begins}, and {STATE} is of round {saved}: restore the line, or remove the folder to start afresh."
+    return f"{begins}; it is dropped and round {run.done + 1} run again."
+
+
+def read_folder(path: Path) -> Found:
+    settings = {**plain(), **read_toml(path / CONFIG)}
+    _require_names(path / CONFIG, settings)
+    done, cut = _progress(path / ROUNDS)
+    return Found(path=path, settings=settings, done=done, cut=cut, key=key_of(settings))
+
+
+def read_summary(path: Path) -> list[Found]:
+    """The run of a summary; none for a file that is something else."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("holds") != SUMMARY:
+        return []
+    try:
+        settings = {**plain(), **content["config"]}
+        _require_names(path, settings)
+        for key in METRICS:
+            for which in ("late", "last", "best"):
+                float(content["final"][key][which])
+        done = int(content["rounds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{path} is a damaged summary ({type(error).__name__}: {error}).") from None
+    return [Found(path=path, settings=settings, done=done, summary=content, key=key_of(settings))]
+
+
+def _require_names(path: Path, settings: Mapping[str, Any]) -> None:
+    for key in ("data.name", "method.name", "run.seed", "train.rounds"):
+        if key not in settings:
+            raise RecordError(f"{path} does not say {key}.")
+
+
+def _progress(path: Path) -> tuple[int, bool]:
+    """The last round with a whole line, and whether half a line follows; from the end of the file alone."""
+    if not path.exists():
+        return 0, False
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        for start in (max(0, size - TAIL), 0):
+            file.seek(start)
+            lines = file.read().split(b"\n")
+            whole = lines[:-1] if start == 0 else lines[1:-1]
+            if whole or start == 0:
+                break
+    cut = bool(lines[-1])
+    try:
+        return (int(json.loads(whole[-1])["round"]) if whole else 0), cut
+    except (ValueError, KeyError, TypeError):
+        raise RecordError(f"cannot read the last line of {path}.") from None
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any], keys: Iterable[str]) -> Iterator[str]:
+    """In words, the settings in which two runs differ."""
+    for key in keys:
+        if there.get(key) != here.get(key):
+            yield f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"

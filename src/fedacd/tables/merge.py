@@ -1,0 +1,144 @@
+"""Join the run folders of several machines. A record is kept or refused as a whole, never mixed.
+
+A run that is in both places must have the same config, the same partition and the same numbers in every round that both
+have, time apart; then the longer record stays.
+"""
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedacd.errors import RecordError
+from fedacd.files import sync, writing
+from fedacd.records import CONFIG, LOCK, MODEL, PARTITION, ROUNDS, STATE, read_config, read_partition, read_rounds
+from fedacd.tables.found import differences
+
+PARTIAL, OLD = ".merging-", ".replaced-"
+TIMES = frozenset({"seconds"})
+
+
+@dataclass(kw_only=True)
+class Merged:
+    """What a merge did, by the names of runs."""
+
+    new: list[str] = field(default_factory=list)
+    longer: list[str] = field(default_factory=list)
+    """Replaced by a longer record."""
+    same: list[str] = field(default_factory=list)
+    """Nothing to do: the record here is as long or longer."""
+    notes: list[str] = field(default_factory=list)
+
+
+def merge(into: Path, sources: Sequence[Path]) -> Merged:
+    """Bring the runs of the sources into a folder. Every conflict is found before anything is written."""
+    merged = Merged()
+    if into.exists() and (not into.is_dir() or (into / CONFIG).exists()):
+        raise RecordError(f"{into} must be a folder in which runs have theirs, or a new one.")
+    _mend(into)
+    chosen: dict[str, Path] = {}
+    for source in sources:
+        for run in runs_in(source, merged.notes):
+            other = chosen.get(run.name, into / run.name)
+            if other.exists():
+                _require_same_run(other, run)
+                if _length(run) <= _length(other):
+                    merged.same.append(run.name)
+                    continue
+            else:
+                _read(run)
+            chosen[run.name] = run
+    for name, run in chosen.items():
+        (merged.longer if (into / name).exists() else merged.new).append(name)
+        _bring(run, into / name)
+    return merged
+
+
+def runs_in(source: Path, notes: list[str]) -> list[Path]:
+    """The run folders of a source, or the run that it is."""
+    try:
+        if (source / CONFIG).exists():
+            return [source.resolve()]
+        entries = sorted(entry for entry in source.iterdir() if not entry.name.startswith("."))
+        runs = [entry for entry in entries if (entry / CONFIG).exists()]
+        foreign = [entry.name for entry in entries if entry.is_dir() and entry not in runs]
+    except OSError as error:
+        raise RecordError(f"cannot read {source}: {error.strerror}.") from None
+    if not runs:
+        raise RecordError(f"{source} holds no fedacd run: no folder in it has a {CONFIG}.")
+    notes += [f"{source / name} is passed over: it holds no fedacd run." for name in foreign]
+    for run in runs:
+        content = (run / ROUNDS).read_bytes() if (run / ROUNDS).exists() else b""
+        if content and not content.endswith(b"\n"):
+            notes.append(f"{run / ROUNDS}: the last line is cut short; the round is run again.")
+    return runs
+
+
+def _read(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    return read_config(run).identity(), read_rounds(run)
+
+
+def _length(run: Path) -> tuple[int, bool, bool]:
+    return len(read_rounds(run)), (run / MODEL).exists(), (run / STATE).exists()
+
+
+def _require_same_run(there: Path, here: Path) -> None:
+    (config, rounds), (other_config, other_rounds) = _read(there), _read(here)
+    conflict = f"{here} conflicts with {there}"
+    for difference in differences(config, other_config, sorted({*config, *other_config})):
+        raise RecordError(f"{conflict}: {difference}. Keep one of them.")
+    if (there / PARTITION).exists() and (here / PARTITION).exists():
+        one, other = read_partition(there), read_partition(here)
+        if len(one) != len(other) or not all(map(np.array_equal, one, other)):
+            raise RecordError(f"{conflict}: its clients have other samples. Keep one of them.")
+    for line, other_line in zip(rounds, other_rounds, strict=False):
+        keys = [key for key in line | other_line if key not in TIMES]
+        for difference in differences(line, other_line, keys):
+            raise RecordError(f"{conflict}: in round {line.get('round')} {difference}. Keep one of them.")
+
+
+def _bring(run: Path, place: Path) -> None:
+    """Copy a run beside its place, then put it there by a rename."""
+    partial, old = place.with_name(PARTIAL + place.name), place.with_name(OLD + place.name)
+    with writing(place), _still(run), _still(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(run, partial, ignore=shutil.ignore_patterns(LOCK, "*.partial"))
+        for file in partial.iterdir():
+            sync(file)
+        sync(partial)
+        if place.exists():
+            place.rename(old)
+        partial.rename(place)
+        sync(place.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _still(run: Path) -> Iterator[None]:
+    """Make sure that nobody writes to a run meanwhile."""
+    if not (run / LOCK).exists():
+        yield
+        return
+    with (run / LOCK).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(f"{run} is in use by another process: wait for it, then merge again.") from None
+        yield
+
+
+def _mend(into: Path) -> None:
+    """After a merge that was killed: a run that was about to be replaced goes back to its place."""
+    for old in into.glob(f"{OLD}*") if into.is_dir() else []:
+        place = into / old.name.removeprefix(OLD)
+        with writing(place):
+            if place.exists():
+                shutil.rmtree(old)
+            else:
+                old.rename(place)

@@ -1,0 +1,191 @@
+import csv
+import io
+import json
+import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedacd.errors import RecordError
+from fedacd.tables import render
+from fedacd.tables.cells import Cell, Filled, Spread, fill
+from fedacd.tables.declare import TABLES, Column, Row, Table
+from fedacd.tables.look import look_in
+from fedacd.tables.paper import Reported
+from fedacd.tables.wanted import Wanted
+from tests.tables.conftest import made_run
+
+
+def filled(wanted: Wanted, folder: Path) -> Filled:
+    return fill(wanted, look_in(wanted, folder).matched)
+
+
+@pytest.fixture
+def some(wanted: Wanted, tmp_path: Path) -> Filled:
+    """FedAvg at beta 0.3 with three seeds and at 0.1 with one; FedACD at 0.3 with three."""
+    by_name = {want.name.replace("-clients3-epochs1-participation0.7", ""): want for want in wanted.runs}
+    for seed, accuracy in enumerate((0.90, 0.91, 0.92)):
+        made_run(tmp_path, by_name[f"digits-fedavg-beta0.3-seed{seed}"], [0.99, accuracy])
+        made_run(tmp_path, by_name[f"digits-fedacd-beta0.3-seed{seed}"], [0.5, 0.95])
+    made_run(tmp_path, by_name["digits-fedavg-beta0.1-seed0"], [0.5, 0.79])
+    return filled(wanted, tmp_path)
+
+
+def cell(late: list[float], paper: Reported) -> Cell:
+    row, column = Row(label="", settings={}), Column(label="", settings={}, metric="accuracy", paper=0)
+    found = Cell(row=row, column=column, paper=paper, runs=[], seeds=[], late=Spread.of(late))
+    found.runs = [None] * len(late)  # type: ignore[list-item]  # only their number matters here
+    return found
+
+
+def test_ours_is_the_mean_over_seeds_of_the_late_mean(some: Filled) -> None:
+    late = some.cells[0][0].late
+    assert late is not None
+    assert late.mean == pytest.approx(100 * (0.99 + 0.91) / 2)
+    assert late.sd == pytest.approx(100 * 0.005)  # of 0.945, 0.95, 0.955: n - 1 in the divisor
+    last, best = some.cells[0][0].last, some.cells[0][0].best
+    assert last is not None
+    assert best is not None
+    assert [last.mean, best.mean] == pytest.approx([91, 99])
+    assert some.cells[0][1].n == 1
+    assert some.cells[1][1].late is None
+
+
+def test_the_difference_by_hand() -> None:
+    three = cell([74.0, 75.0, 76.0], Reported(77.0, 2.0, "77.00±2.00"))
+    assert three.difference == pytest.approx(-2)
+    assert three.difference_sd == pytest.approx(math.sqrt((2 * 1 + 2 * 4) / 4 * (1 / 3 + 1 / 3)))
+    assert not three.differs  # 2 < 2 * 1.29
+    assert cell([74.0, 75.0, 76.0], Reported(78.0, 2.0, "78.00±2.00")).differs
+    one = cell([75.0], Reported(78.0, 2.0, "78.00±2.00"))
+    assert one.difference_sd == pytest.approx(2 * math.sqrt(1 + 1 / 3))
+    assert not one.differs
+    assert cell([73.0], Reported(78.0, 2.0, "78.00±2.00")).differs  # 5 > 2 * 2.31
+
+
+def test_the_papers_rounding_is_no_difference() -> None:
+    assert not cell([0.5049], Reported(0.50, 0.0, "0.50±0.000")).differs
+    assert cell([0.5051], Reported(0.50, 0.0, "0.50±0.000")).differs
+
+
+def test_best_and_second_best(some: Filled, wanted: Wanted) -> None:
+    assert [row[0].rank for row in some.cells] == [1, 2]
+    assert [row[1].rank for row in some.cells] == [None, None]  # one alone is not the best of anything
+
+
+def test_lower_is_better_for_risk_and_a_single_row_is_ranked_along(tmp_path: Path) -> None:
+    seven = Wanted(TABLES[7], seeds=[0], rounds=1, precision="fp32")
+    for want, accuracy in zip(seven.runs, (0.1, 0.4, 0.3, 0.2), strict=True):
+        made_run(tmp_path, want, [accuracy])
+    ranks = {c.late.mean: c.rank for c in filled(seven, tmp_path).cells[0] if c.late}
+    assert ranks == {10.0: None, 40.0: 1, 30.0: 2, 20.0: None}
+    three = Wanted(TABLES[3].cut(datasets=["cifar100"]), seeds=[0], rounds=1, precision="fp32")
+    made_run(tmp_path, next(want for want in three.runs if "fedavg-beta0.3" in want.name), [0.1])
+    path = made_run(tmp_path, next(want for want in three.runs if "fednh-beta0.3" in want.name), [0.1])
+    (path / "rounds.jsonl").write_text((path / "rounds.jsonl").read_text().replace('"risk": 0.5', '"risk": 0.4'))
+    assert [row[0].rank for row in filled(three, tmp_path).cells if row[0].n] == [2, 1]
+
+
+def test_the_title_says_what_is_less_than_the_papers(some: Filled) -> None:
+    assert some.title == "Table 1: accuracy (%) on digits, 2 rounds (paper: 200), 1 to 3 seeds (paper: 3)"
+    assert "5 of 12 runs are not finished and left out." in some.notes
+
+
+def test_no_finished_run(wanted: Wanted, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"no finished run of table 1"):
+        filled(wanted, tmp_path)
+
+
+def test_a_record_that_cannot_be_read_is_left_out_and_named(wanted: Wanted, tmp_path: Path) -> None:
+    made_run(tmp_path, wanted.runs[0], [0.1, 0.2])
+    for want, damage in ((wanted.runs[1], "half a li"), (wanted.runs[2], '{"round": 1, "accuracy": 0.1}')):
+        path = made_run(tmp_path, want, [0.1, 0.2]) / "rounds.jsonl"
+        path.write_text(damage + "\n" + path.read_text().splitlines()[1] + "\n")
+    some = filled(wanted, tmp_path)
+    assert sum(cell.n for row in some.cells for cell in row) == 1
+    assert [note.startswith("left out: ") for note in some.notes] == [False, True, True]
+    assert some.notes[0] == "11 of 12 runs are not finished and left out."
+
+
+def test_terminal(some: Filled) -> None:
+    from rich.console import Console
+
+    console = Console(width=200, file=io.StringIO())
+    console.print(render.for_terminal(some))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "95.00±0.50*" in text
+    assert "64.50 n=1" in text
+    assert "90.00±1.00" in text
+    assert "-15.50!" in text
+
+
+def test_markdown(some: Filled) -> None:
+    text = render.markdown(some)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 2 * 3
+    assert len({line.count("|") for line in rows}) == 1
+    assert "| FedAvg | ours | **95.00 ± 0.50** | 64.50 n=1 |" in text
+    assert "| +5.00 (!) |" in text
+    assert render.markdown(some).startswith("### Table 1: accuracy")
+
+
+def test_csv_and_json(some: Filled) -> None:
+    lines = list(csv.DictReader(io.StringIO(render.as_csv(some))))
+    assert len(lines) == 4
+    assert [float(lines[0]["last"]), float(lines[0]["best"])] == pytest.approx([91, 99])
+    assert lines[0]["seeds"] == "0 1 2"
+    assert lines[3]["ours"] == ""
+    content = json.loads(render.as_json(some))
+    assert content["title"] == some.title
+    assert content["cells"][0]["difference"] == pytest.approx(5.0)
+    assert content["cells"][1]["ours_sd"] is None
+    assert len(content["cells"][0]["runs"]) == 3
+
+
+def test_every_letter_that_latex_minds_is_escaped() -> None:
+    assert render.escape("a_b & 5 % {x} ~ ^ \\ # $ |") == (
+        r"a\_b \& 5 \% \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{} \# \$ \textbar{}"
+    )
+
+
+def every(table: Table, folder: Path) -> Filled:
+    wanted = Wanted(table, seeds=[0], rounds=1, precision="fp32")
+    for number, want in enumerate(wanted.runs):
+        made_run(folder, want, [0.1 + 0.001 * number])
+    return filled(wanted, folder)
+
+
+@pytest.mark.parametrize("number", list(TABLES))
+def test_latex_is_well_formed(number: int, tmp_path: Path) -> None:
+    text = render.latex(every(TABLES[number], tmp_path))
+    body = re.sub(r"(?m)^%.*$", "", text)
+    assert body.isascii()
+    opened = re.findall(r"\\begin\{(\w+\*?)\}", body)
+    assert opened == re.findall(r"\\end\{(\w+\*?)\}", body)[::-1]
+    braces = re.sub(r"\\[{}]", "", body)
+    assert braces.count("{") == braces.count("}")
+    assert len(re.findall(r"(?<!\\)\$", body)) % 2 == 0
+    assert not re.search(r"(?<![\\])[%#]", body)
+    width = len(TABLES[number].columns) + 2
+    for line in body.splitlines():
+        if line.endswith(r"\\"):
+            spans = [int(span) - 1 for span in re.findall(r"\\multicolumn\{(\d+)\}", line)]
+            assert len(re.findall(r"(?<!\\)&", line)) + 1 + sum(spans) == width
+        else:
+            assert not re.search(r"(?<!\\)&", line)
+
+
+@pytest.mark.skipif(
+    shutil.which("pdflatex") is None, reason="pdflatex is not installed: LaTeX is checked by structure only"
+)
+@pytest.mark.parametrize("number", list(TABLES))
+def test_latex_compiles(number: int, tmp_path: Path) -> None:
+    head = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
+    text = render.latex(every(TABLES[number], tmp_path / "runs"))
+    (tmp_path / "table.tex").write_text(head + text + "\\end{document}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "table.pdf").exists()

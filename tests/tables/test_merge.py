@@ -1,0 +1,110 @@
+"""Joining records: copied whole, kept where longer, refused where they disagree."""
+
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+
+from fedacd.errors import RecordError
+from fedacd.records import CONFIG, LOCK, ROUNDS, read_rounds
+from fedacd.tables.merge import merge
+from fedacd.tables.wanted import Wanted
+from tests.tables.conftest import line, made_run
+
+
+def test_new_runs_are_copied_and_the_longer_record_stays(wanted: Wanted, tmp_path: Path) -> None:
+    a, b, into = tmp_path / "a", tmp_path / "b", tmp_path / "all"
+    made_run(a, wanted.runs[0], [0.1])
+    made_run(a, wanted.runs[1], [0.1, 0.2])
+    made_run(b, wanted.runs[0], [0.1, 0.2])
+    made_run(b, wanted.runs[1], [0.1])
+    merged = merge(into, [a, b])
+    assert (len(merged.new), merged.longer, merged.same) == (2, [], [wanted.runs[1].name])
+    for want in wanted.runs[:2]:
+        assert len(read_rounds(into / want.name)) == 2
+    again = merge(into, [a, b])
+    assert (again.new, again.longer, len(again.same)) == ([], [], 4)
+    assert sorted(path.name for path in into.iterdir()) == sorted(want.name for want in wanted.runs[:2])
+
+
+def test_a_shorter_record_is_replaced(wanted: Wanted, tmp_path: Path) -> None:
+    made_run(tmp_path / "all", wanted.runs[0], [0.1])
+    source = made_run(tmp_path / "a", wanted.runs[0], [0.1, 0.2])
+    (source / "model.safetensors").write_text("weights")
+    (source / LOCK).touch()
+    assert merge(tmp_path / "all", [source]).longer == [wanted.runs[0].name]
+    there = tmp_path / "all" / wanted.runs[0].name
+    assert {path.name for path in there.iterdir()} == {CONFIG, ROUNDS, "model.safetensors"}
+    assert [path.name for path in (tmp_path / "all").iterdir()] == [wanted.runs[0].name]
+
+
+def test_times_may_differ(wanted: Wanted, tmp_path: Path) -> None:
+    made_run(tmp_path / "all", wanted.runs[0], [0.1])
+    run = made_run(tmp_path / "a", wanted.runs[0], [0.1])
+    (run / ROUNDS).write_text(json.dumps(line(1, 0.1, seconds=99)) + "\n")
+    assert merge(tmp_path / "all", [tmp_path / "a"]).same == [wanted.runs[0].name]
+
+
+def test_other_numbers_are_refused_and_nothing_is_written(wanted: Wanted, tmp_path: Path) -> None:
+    made_run(tmp_path / "all", wanted.runs[1], [0.1, 0.2])
+    made_run(tmp_path / "a", wanted.runs[0], [0.1])
+    made_run(tmp_path / "a", wanted.runs[1], [0.1, 0.3])
+    with pytest.raises(RecordError, match=r"conflicts with .*: in round 2 accuracy is 0.2 there and 0.3 here"):
+        merge(tmp_path / "all", [tmp_path / "a"])
+    assert [path.name for path in (tmp_path / "all").iterdir()] == [wanted.runs[1].name]
+
+
+def test_another_config_of_the_same_name_is_refused(wanted: Wanted, tmp_path: Path) -> None:
+    made_run(tmp_path / "a", wanted.runs[0], [0.1])
+    made_run(tmp_path / "b", wanted.runs[0], [0.1], {"train.lr": 0.5})
+    with pytest.raises(RecordError, match=r"train.lr is 0.01 there and 0.5 here"):
+        merge(tmp_path / "all", [tmp_path / "a", tmp_path / "b"])
+
+
+def test_where_a_run_was_made_is_no_conflict(wanted: Wanted, tmp_path: Path) -> None:
+    made_run(tmp_path / "a", wanted.runs[0], [0.1])
+    made_run(tmp_path / "b", wanted.runs[0], [0.1], {"run.out": "elsewhere", "run.device": "cuda:0"})
+    assert len(merge(tmp_path / "all", [tmp_path / "a", tmp_path / "b"]).new) == 1
+
+
+def test_a_line_cut_short_is_dropped_and_named(wanted: Wanted, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", wanted.runs[0], [0.1, 0.2])
+    (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
+    made_run(tmp_path / "all", wanted.runs[0], [0.1])
+    merged = merge(tmp_path / "all", [tmp_path / "a"])
+    assert merged.same == [wanted.runs[0].name]
+    assert "the last line is cut short" in merged.notes[0]
+
+
+def test_foreign_folders(wanted: Wanted, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"cannot read .*nowhere: No such file"):
+        merge(tmp_path / "all", [tmp_path / "nowhere"])
+    (tmp_path / "a" / "pictures").mkdir(parents=True)
+    with pytest.raises(RecordError, match=r"a holds no fedacd run: no folder in it has a config.toml"):
+        merge(tmp_path / "all", [tmp_path / "a"])
+    run = made_run(tmp_path / "a", wanted.runs[0], [0.1])
+    assert "pictures is passed over" in merge(tmp_path / "all", [tmp_path / "a"]).notes[0]
+    with pytest.raises(RecordError, match=r"must be a folder in which runs have theirs"):
+        merge(run, [tmp_path / "a"])
+    (run / CONFIG).write_text("[train\n")
+    with pytest.raises(Exception, match=r"not valid TOML"):
+        merge(tmp_path / "new", [tmp_path / "a"])
+
+
+def test_a_run_in_use_is_refused(wanted: Wanted, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", wanted.runs[0], [0.1])
+    with (run / LOCK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RecordError, match=r"is in use by another process"):
+            merge(tmp_path / "all", [tmp_path / "a"])
+    assert not (tmp_path / "all" / run.name).exists()
+
+
+def test_a_merge_that_was_killed_loses_nothing(wanted: Wanted, tmp_path: Path) -> None:
+    old = made_run(tmp_path / "all", wanted.runs[0], [0.1])
+    old.rename(old.with_name(f".replaced-{old.name}"))
+    old.with_name(f".merging-{old.name}").mkdir()
+    made_run(tmp_path / "a", wanted.runs[1], [0.1])
+    merge(tmp_path / "all", [tmp_path / "a"])
+    assert len(read_rounds(old)) == 1
