@@ -127,7 +127,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in error
     assert "The same command goes on from there: fedacd run --dataset digits" in error
-    assert records.finished_rounds(out) == len(read_rounds(out)) >= 2
+    # Interrupted between the two, a line is ahead of its checkpoint: it is dropped on resume.
+    assert 0 <= len(read_rounds(out)) - (records.finished_rounds(out) or 0) <= 1 < len(read_rounds(out))
     assert json.loads((out / "env.json").read_text())["sessions"][0]["ended"]
 
 

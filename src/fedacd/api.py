@@ -161,11 +161,12 @@ def _train_group(
     on_round: Callable[[Setup, dict[str, Any]], None] | None,
     say: Say,
 ) -> dict[int, Result | Exception]:
-    crew, images = Crew(trainer_for(group, say)), None
+    images = None
     results: dict[int, Result | Exception] = {}
     waiting, live = deque(group), dict[Simulation, Live]()
     at_once = AT_ONCE if world.size == 1 else 1  # ranks must agree on whose round comes next
     try:
+        crew = Crew(trainer_for(group, say))
         while waiting or live:
             while waiting and len(live) < at_once:
                 setup = waiting.popleft()
@@ -181,6 +182,8 @@ def _train_group(
                 except Exception as error:
                     results[id(setup)] = error
             for simulation, event in crew.turn():
+                if simulation not in live:
+                    continue
                 run = live[simulation]
                 try:
                     if isinstance(event, Exception):
@@ -199,7 +202,10 @@ def _train_group(
     except BaseException as error:
         for run in live.values():
             run.stop(error)
-        raise
+        if not isinstance(error, Exception):
+            raise
+        for setup in group:
+            results.setdefault(id(setup), error)
     return results
 
 

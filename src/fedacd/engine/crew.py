@@ -91,6 +91,8 @@ class Crew:
         self.trainer = trainer
         self._queue: deque[tuple[tuple[Simulation, int], Job]] = deque()
         self._unread: list[Simulation] = []
+        self._runs: set[Simulation] = set()
+        self._launched = False
         self._ended: list[Event] = []
 
     @property
@@ -99,11 +101,13 @@ class Crew:
 
     def add(self, run: Simulation) -> None:
         """Take a run on, from where it stands."""
+        self._runs.add(run)
         if not run.done:
             self._guard(run, lambda: self._open(run))
 
     def drop(self, run: Simulation) -> None:
         """Let go of a run; what it has under way is lost."""
+        self._runs.discard(run)
         self.trainer.drop(lambda tag: tag[0] is run)
         self._queue = deque(entry for entry in self._queue if entry[0][0] is not run)
         self._unread = [other for other in self._unread if other is not run]
@@ -111,8 +115,10 @@ class Crew:
     def turn(self) -> list[Event]:
         """Work until something is finished; the records since the last turn, and the runs that have failed."""
         try:
-            self._start_jobs()
-            self.trainer.launch()
+            if not self._launched:
+                self._start_jobs()
+                self.trainer.launch()
+                self._launched = True
         except torch.OutOfMemoryError:
             self._queue.extendleft(reversed(self.trainer.shrink()))
             return []
@@ -120,8 +126,10 @@ class Crew:
         for run in unread:
             self._guard(run, lambda run=run: self._ended.append((run, run.record())))  # type: ignore[misc]
         if not self._ended:
+            self._launched = False
             for (run, number), outcome in self._collected():
-                self._guard(run, lambda at=(run, number, outcome): self._feed(*at))  # type: ignore[misc]
+                if run in self._runs:  # not one that an outcome before has ended
+                    self._guard(run, lambda at=(run, number, outcome): self._feed(*at))  # type: ignore[misc]
         events, self._ended = self._ended, []
         return events
 

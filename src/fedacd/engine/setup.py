@@ -145,6 +145,7 @@ def _device(config: Config) -> torch.device:
 
 
 def _check_workers(config: Config, kind: str) -> None:
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
     workers = config.run.workers or 1
     if kind == "cuda":
         most, what = torch.cuda.device_count(), "CUDA devices"
@@ -153,8 +154,8 @@ def _check_workers(config: Config, kind: str) -> None:
     if workers > most:
         raise ConfigError(f"run.workers = {workers}: this machine has {most} {what} for them.")
     taking_part = math.floor(config.train.participation * config.partition.clients + 1e-9)
-    if workers > max(1, taking_part):
-        raise ConfigError(f"run.workers = {workers}: only {taking_part} clients train in a round.")
+    if max(workers, ranks) > max(1, taking_part):
+        raise ConfigError(f"run.workers = {max(workers, ranks)}: only {taking_part} clients train in a round.")
 
 
 def cores() -> int:

@@ -123,6 +123,7 @@ class Slots:
         self.K, self.S, self._names, self._say = K, S, names, say
         self._jobs: list[tuple[Any, Job, Fixed] | None] = [None] * K
         self._position = [0] * K
+        self._outcomes: list[tuple[Any, Outcome | Exception]] = []
         self._stack: Slot | None = None
         self._run: Callable[[], None] = lambda: None
         self._clean = CleanProgram(say)
@@ -185,14 +186,14 @@ class Slots:
 
     def collect(self) -> list[tuple[Any, Outcome | Exception]]:
         """The outcomes of the jobs whose last step has been started; their slots are free again."""
-        assert self._stack
-        outcomes: list[tuple[Any, Outcome | Exception]] = []
+        outcomes = self._outcomes
         for k, held in enumerate(self._jobs):
             if held is None:
                 continue
             tag, job, fixed = held
             try:
                 if self._position[k] == job.plan.steps:
+                    assert self._stack
                     moving = tree_map(lambda stacked, k=k: stacked[k].clone(), self._stack.moving)
                     self._jobs[k] = None
                     outcomes.append((tag, finish(job, moving, fixed, self._clean)))
@@ -200,12 +201,11 @@ class Slots:
                     self._survey_epoch(k, job)
             except torch.OutOfMemoryError:
                 self._jobs[k] = held
-                if outcomes:
-                    return outcomes
-                raise
+                raise  # what there is comes with the next call
             except Exception as error:
                 self._jobs[k] = None
                 outcomes.append((tag, error))
+        self._outcomes = []
         return outcomes
 
     def _survey_epoch(self, k: int, job: Job) -> None:
@@ -221,6 +221,7 @@ class Slots:
                 self._jobs[k] = None
                 assert self._stack
                 self._stack.steps[k] = 0
+        self._outcomes = [(tag, outcome) for tag, outcome in self._outcomes if not is_dropped(tag)]
 
     def shrink(self) -> list[tuple[Any, Job]]:
         """After the device has run out of memory: half as many slots, and the jobs to be started again."""

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import tempfile
 import traceback
 import warnings
@@ -24,15 +25,16 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fedacd.errors import WorkerError
 
-PATIENCE = timedelta(days=1)
-"""How long a rank waits for slower ones. One that has died is noticed at once: its connections close."""
+JOINING, PATIENCE = timedelta(seconds=50), timedelta(hours=12)
+"""How long a rank waits for the others to come, and then for slower ones. One that has died is noticed at once: its
+connections close."""
 
 
 class World:
     """The ranks of a run and what they exchange. With one rank nothing is."""
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+        self.rank, self.size, self._group = rank, size, group
 
     def share(self, work: Mapping[int, int]) -> list[int]:
         """This rank's part of numbered work, the largest first: each piece goes to the rank with the least so far."""
@@ -46,11 +48,11 @@ class World:
 
     def sum(self, tree: Any) -> Any:
         """The sum over ranks of every tensor in a tree."""
-        return self._exchange(tree, dist.all_reduce)
+        return self._exchange(tree, lambda values: dist.all_reduce(values, group=self._group))
 
     def same(self, tree: Any) -> Any:
         """Rank 0's tree, for everybody."""
-        return self._exchange(tree, lambda values: dist.broadcast(values, src=0))
+        return self._exchange(tree, lambda values: dist.broadcast(values, src=0, group=self._group))
 
     def gather(self, mine: Mapping[int, Any], everyone: Sequence[int]) -> Any:
         """Trees by number, each known to one rank -> one tree of tensors stacked in the order of `everyone`."""
@@ -96,8 +98,8 @@ def forked(size: int, follow: Callable[[World], None]) -> Iterator[World]:
         meeting = Path(folder) / "ranks"
         children = [_fork(rank, size, meeting, follow) for rank in range(1, size)]
         try:
-            with _process_group(0, size, f"file://{meeting}"):
-                yield World(0, size)
+            with _world(0, size, f"file://{meeting}") as world:
+                yield world
         finally:
             for child in children:
                 with contextlib.suppress(ProcessLookupError):
@@ -115,12 +117,13 @@ def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) 
         return child
     code = 1
     try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the parent, however that ends
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the parent, however that ends
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.closerange(3, 4096)  # locks and files are the parent's
-        with _process_group(rank, size, f"file://{meeting}"):
-            follow(World(rank, size))
+        with _world(rank, size, f"file://{meeting}") as world:
+            follow(world)
         code = 0
     except WorkerError:
         pass  # rank 0 has stopped, and says why
@@ -138,15 +141,18 @@ def joined(device: torch.device) -> Iterator[World]:
         yield ALONE
         return
     rank = int(os.environ["RANK"])
-    with _process_group(rank, size, "env://", "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"):
-        yield World(rank, size)
+    with _world(rank, size, "env://", "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo") as world:
+        yield world
 
 
 @contextlib.contextmanager
-def _process_group(rank: int, size: int, address: str, backend: str = "gloo") -> Iterator[None]:
-    dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=PATIENCE)
+def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterator[World]:
     try:
-        yield
+        dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=JOINING)
+    except RuntimeError as error:
+        raise WorkerError(f"a worker process of this run has not come ({_first_line(error)}).") from None
+    try:
+        yield World(rank, size, dist.new_group(timeout=PATIENCE, backend=backend))
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()

@@ -47,8 +47,8 @@ def trainer_for(group: Sequence[Setup], say: Say) -> Trainer:
         return Loop()
     try:
         names = variable(_tiny_job(group[0]))
-    except RuntimeError as error:
-        say(f"training one client at a time: this model cannot be stacked ({str(error).splitlines()[0][:160]})")
+    except Exception as error:
+        say(f"training one client at a time: this run cannot be stacked ({type(error).__name__}: {str(error)[:160]})")
         return Loop()
     longest = max(max(map(len, setup.members)) for setup in group)
     S = first.train.epochs * math.ceil(longest / first.train.batch_size)
@@ -79,9 +79,12 @@ def _program(setup: Setup) -> Mapping[str, Any]:
     shared |= {key: settings[key] for key in ("run.precision", "run.device", "run.slots", "run.deterministic")}
     try:
         free = variable(_tiny_job(setup))
-    except RuntimeError:
+    except Exception:  # whatever it is, training tells
         free = []
-    shared["method"] = [type(method).__qualname__, {k: v for k, v in vars(method).items() if k not in free}]
+    shared["method"] = [
+        f"{type(method).__module__}.{type(method).__qualname__}",
+        {k: v for k, v in vars(method).items() if k not in free},
+    ]
     constants = hashlib.blake2b(digest_size=8)
     for name, tensor in setup.net.constants().items():
         constants.update(name.encode() + tensor.numpy().tobytes())
