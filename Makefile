@@ -1,4 +1,4 @@
-# make demo    train FedAvg and FedACD on scikit-learn's digits and compare them
+# make demo    train FedAvg and FedACD on scikit-learn's digits, compare them, write a report
 # make test    every check: format, lint, types, tests
 # Both make .venv and install pinned versions where they are missing.
 
@@ -11,6 +11,7 @@ INSTALLED := .venv/installed
 demo: $(INSTALLED)
 	$(BIN)/fedacd sweep --dataset digits --method fedavg,fedacd --clients 20 --beta 0.1 \
 		--rounds 30 --batch-size 16 --lr 0.05 --out runs/demo
+	$(BIN)/fedacd report runs/demo -o runs/demo/report.html
 
 test: $(INSTALLED)
 	$(BIN)/ruff format --check .

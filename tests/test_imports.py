@@ -11,7 +11,7 @@ SOURCE = Path(fedacd.__file__).parent
 
 # A module imports only from those on its left.
 ORDER = ["errors", "config", "files", "data", "partition", "models", "methods", "metrics", "environment", "records",
-         "engine", "inference", "api", "display", "bench", "cli_exits", "tables", "cli_data",
+         "engine", "inference", "api", "display", "track", "report", "bench", "cli_exits", "tables", "cli_data",
          "cli"]  # fmt: skip
 
 

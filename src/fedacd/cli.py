@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 a run failed, 2 the user's input was wrong, 130 interrupted with the state saved.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -20,13 +21,15 @@ from fedacd.bench.command import bench
 from fedacd.cli_data import data_app
 from fedacd.cli_exits import interruptible, reporting
 from fedacd.config import Config, Settings, allowed, kinds_of, parse_value, read_toml
-from fedacd.display import RoundsProgress, console, print_metrics
+from fedacd.display import ONE_OF_MANY, RoundsProgress, console, print_metrics
 from fedacd.engine.setup import Setup, prepare
 from fedacd.errors import ConfigError
 from fedacd.methods import METHODS
 from fedacd.models import MODELS
 from fedacd.records import finished_rounds
+from fedacd.report.command import report
 from fedacd.tables.command import merge, summaries, table
+from fedacd.track import Tracker
 
 app = typer.Typer(
     help="Federated learning for label-skewed data: FedACD and its baselines.",
@@ -37,7 +40,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 
-for command in (bench, table, merge, summaries):
+for command in (bench, table, merge, summaries, report):
     app.command()(reporting()(command))
 
 
@@ -46,6 +49,10 @@ for command in (bench, table, merge, summaries):
 FileArgument = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings to start from.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting; may be repeated.")
+]
+
+TrackOption = Annotated[
+    str | None, typer.Option("--track", metavar="TRACKER", help="Log every round to tensorboard or mlflow as well.")
 ]
 
 
@@ -76,10 +83,12 @@ def _help(key: str) -> str:
     return f"{text[0].upper()}{text[1:]}.{default}"
 
 
-def with_settings(command: Callable[[dict[str, Any], dict[str, str]], None]) -> Callable[..., None]:
+def with_settings(command: Callable[[dict[str, Any], dict[str, str], str | None], None]) -> Callable[..., None]:
     """Give a command every short option; it receives the config file's values and those of the options as written."""
 
-    def wrapper(config: Path | None = None, set_: list[str] | None = None, **options: Any) -> None:
+    def wrapper(
+        config: Path | None = None, set_: list[str] | None = None, track: str | None = None, **options: Any
+    ) -> None:
         with reporting():
             flags = [text for name, text in (("mixup", "true"), ("no_mixup", "false")) if options.pop(name)]
             texts = {
@@ -94,12 +103,13 @@ def with_settings(command: Callable[[dict[str, Any], dict[str, str]], None]) -> 
                 if key.strip() in texts:
                     raise ConfigError(f"{key.strip()} is given twice, by its option and by --set.")
                 texts[key.strip()] = text.strip()
-            command(read_toml(config) if config else {}, texts)
+            command(read_toml(config) if config else {}, texts, track)
 
     parameters = [
         inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=FileArgument),
         *itertools.chain.from_iterable(_options(name, key) for name, key in OPTIONS.items()),
         inspect.Parameter("set_", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SetOption),
+        inspect.Parameter("track", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=TrackOption),
     ]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -117,7 +127,7 @@ def _value(key: str, text: str) -> Any:
 
 @app.command()
 @with_settings
-def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
+def run(settings: dict[str, Any], texts: dict[str, str], track: str | None) -> None:
     """Train one run. The same command again goes on where it stopped."""
     for key, text in texts.items():
         if key not in ("data.name", "run.out") and len(split_list(text)) > 1:
@@ -128,7 +138,7 @@ def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", "-m", "fedacd"]
         os.execv(sys.executable, [sys.executable, *launch, *sys.argv[1:]])
     with interruptible():
-        (result,) = _train({f"{_title(setup.config)} on {setup.dataset.name}": setup}).values()
+        (result,) = _train({f"{_title(setup.config)} on {setup.dataset.name}": setup}, track).values()
     if isinstance(result, Exception):
         raise result
     print_metrics([({"method": _title(result.config)}, result.final)])
@@ -137,7 +147,7 @@ def run(settings: dict[str, Any], texts: dict[str, str]) -> None:
 
 @app.command()
 @with_settings
-def sweep(settings: dict[str, Any], texts: dict[str, str]) -> None:
+def sweep(settings: dict[str, Any], texts: dict[str, str], track: str | None) -> None:
     """Train every combination of comma lists, such as --method fedavg,fedacd --seed 0,1,2."""
     choices = {key: [_value(key, item) for item in split_list(text)] for key, text in texts.items()}
     if len(parents := choices.pop("run.out", [settings.pop("run.out", "runs")])) > 1:
@@ -156,7 +166,7 @@ def sweep(settings: dict[str, Any], texts: dict[str, str]) -> None:
         title = _title(setups[number - 1].config)
         labels.append(", ".join([f"{number}/{len(plans)} {title}", *differs]))
     with interruptible():
-        outcomes = _train(dict(zip(labels, setups, strict=True)))
+        outcomes = _train(dict(zip(labels, setups, strict=True)), track)
     results = [result for result in outcomes.values() if isinstance(result, Result)]
     if results:
         shown = varied or ["method.name"]
@@ -194,8 +204,9 @@ def _short(key: str) -> str:
     return next((name for name, known in OPTIONS.items() if known == key), key)
 
 
-def _train(setups: dict[str, Setup]) -> dict[str, Result | Exception]:
+def _train(setups: dict[str, Setup], track: str | None) -> dict[str, Result | Exception]:
     """Train labelled runs, and show how they come along."""
+    tracker = Tracker(track) if track else None
     names = {id(setup): label for label, setup in setups.items()}
     done = {}
     for label, setup in setups.items():
@@ -208,10 +219,17 @@ def _train(setups: dict[str, Setup]) -> dict[str, Result | Exception]:
             console.print(f"{label}: {about}, {where}", markup=False)
         if found != rounds:
             done[label] = (found or 0, rounds)
-    with RoundsProgress(done) as progress:
-        results = train_all(
-            list(setups.values()), lambda setup, record: progress(names[id(setup)], record), say=progress.say
-        )
+
+    def on_round(setup: Setup, record: dict[str, Any]) -> None:
+        progress(names[id(setup)], record)
+        if tracker:
+            tracker.on_round(setup, record)
+
+    with tracker or contextlib.nullcontext(), RoundsProgress(done) as progress:
+        results = train_all(list(setups.values()), on_round, say=progress.say)
+        if tracker and not ONE_OF_MANY:
+            for setup in setups.values():  # those that were complete before
+                tracker.follow(setup)
     return dict(zip(setups, results, strict=True))
 
 

@@ -1,0 +1,40 @@
+"""`fedacd report`: any set of runs as one page that says which method is better, by how much, how surely, and why.
+
+read.py       find run folders and read them, whatever state they are in
+group.py      which runs repeat each other, which compete, and their names
+student.py    the paired test
+compare.py    the comparison table, the differences, the sentences
+series.py     curves, costs, per-class accuracies, weights
+pictures.py   matrices and partitions, within a budget of bytes
+page.py       one file of it all, with page.html, page.css and the scripts
+command.py    the command line
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedacd.errors import RecordError
+from fedacd.report import page
+from fedacd.report.group import group
+from fedacd.report.read import read_runs
+
+
+def collect(paths: Sequence[Path]) -> dict[str, Any]:
+    """What the page of these runs shows; its `notes` say what was left out, its `headlines` who is better."""
+    runs, notes = read_runs(paths)
+    return page.payload(group(runs), notes)
+
+
+def write(paths: Sequence[Path], out: Path) -> dict[str, Any]:
+    """Write the page of these runs, and return what it shows."""
+    data = collect(paths)
+    text = page.render(data)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = out.with_name(out.name + ".partial")
+        partial.write_text(text, "utf-8")
+        partial.replace(out)
+    except OSError as error:
+        raise RecordError(f"cannot write {out}: {error.strerror}. Choose another file with -o.") from None
+    return data

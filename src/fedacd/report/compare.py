@@ -1,0 +1,150 @@
+"""What the report says in numbers and words: a row for each group, a difference for each pair, a sentence."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fedacd.metrics import METRICS
+from fedacd.report.group import Group, Grouped, Problem
+from fedacd.report.read import Run
+from fedacd.report.student import SURE, Paired, holm, paired
+
+LATE = 10
+"""A run's number is the mean over its last ten rounds."""
+
+ENOUGH = 3
+"""Seeds that a verdict 'sure' takes: two of them agree too easily."""
+
+PERCENT = ("accuracy", "accuracy_client")
+
+
+def late_mean(run: Run, key: str, end: int | None = None) -> float | None:
+    """The mean of the measured rounds among the last ten up to `end`; the last measured one where there is none."""
+    lines = [(line["round"], line[key]) for line in run.rounds if line.get(key) is not None]
+    end = run.done if end is None else end
+    lines = [(number, value) for number, value in lines if number <= end]
+    late = [value for number, value in lines if number > end - LATE] or [value for _, value in lines[-1:]]
+    return math.fsum(late) / len(late) if late else None
+
+
+def spread(values: Iterable[float | None], scale: float = 1.0, digits: int = 6) -> dict[str, Any] | None:
+    """Mean and standard deviation over seeds; None where nothing was recorded."""
+    known = [value * scale for value in values if value is not None]
+    if not known:
+        return None
+    mean = math.fsum(known) / len(known)
+    sd = math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1)) if len(known) > 1 else None
+    return {"mean": round(mean, digits), "sd": None if sd is None else round(sd, digits), "n": len(known)}
+
+
+def row(group: Group) -> dict[str, Any]:
+    """The comparison table's numbers of one group."""
+    runs = counted(group)
+    numbers = {key: spread((late_mean(run, key) for run in runs), 100 if key in PERCENT else 1) for key in METRICS}
+    curves = [[line["accuracy"] for line in run.rounds if line.get("accuracy") is not None] for run in runs]
+    numbers["last"] = spread((curve[-1] for curve in curves if curve), 100)
+    numbers["best"] = spread((max(curve) for curve in curves if curve), 100)
+    numbers["seconds"] = spread(_mean(line.get("seconds") for line in run.rounds) for run in runs)
+    numbers["megabytes"] = spread((_mean(map(traffic, run.rounds)) for run in runs), 1e-6)
+    return numbers
+
+
+def traffic(line: dict[str, Any]) -> float | None:
+    """Bytes up and down of one participant in a round."""
+    up, down = line.get("bytes_up"), line.get("bytes_down")
+    return None if up is None or down is None else float(up + down)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def pairs(grouped: Grouped) -> list[dict[str, Any]]:
+    """Every two methods on every problem: first less second in points of accuracy, paired by seed."""
+    found: list[dict[str, Any]] = []
+    for number, problem in enumerate(grouped.problems):
+        groups = [group for group in grouped.groups if group.problem == number]
+        both = [(a, b, _difference(a, b)) for i, a in enumerate(groups) for b in groups[i + 1 :]]
+        tested = [(a, b, *difference) for a, b, difference in both if difference]
+        corrected = holm([test.p for _, _, test, _ in tested])
+        for (a, b, test, end), adjusted in zip(tested, corrected, strict=True):
+            words = sentence(grouped.methods[a.method], grouped.methods[b.method], problem, test, adjusted, end)
+            numbers = {"n": test.n, "mean": round(test.mean, 4), "low": _short(test.low), "high": _short(test.high)}
+            chance = {"p": test.p, "holm": adjusted, "verdict": verdict(test, adjusted), "end": end, "words": words}
+            found.append({"problem": number, "a": a.method, "b": b.method, **numbers, **chance})
+    return found
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _difference(a: Group, b: Group) -> tuple[Paired, int | None] | None:
+    """The paired test over the seeds that both have finished; where there is none, over all that both have begun, up to
+    the round that every run has reached."""
+    first, second = ({run.seed: run for run in counted(group)} for group in (a, b))
+    if not first.keys() & second.keys():
+        first, second = ({run.seed: run for run in group.runs if run.rounds} for group in (a, b))
+    couples = [(first[seed], second[seed]) for seed in first if seed in second]
+    end = min((run.done for couple in couples for run in couple), default=0)
+    values = [[late_mean(run, "accuracy", end) for run in couple] for couple in couples]
+    differences = [100 * (one - other) for one, other in values if one is not None and other is not None]
+    if not differences:
+        return None
+    unfinished = any(run.unfinished for couple in couples for run in couple)
+    return paired(differences), end if unfinished else None
+
+
+def counted(group: Group) -> list[Run]:
+    """The runs that a group's numbers are made of: the finished ones, or all that have begun where none is finished."""
+    return [run for run in group.runs if run.rounds and not run.unfinished] or [run for run in group.runs if run.rounds]
+
+
+def verdict(test: Paired, adjusted: float | None) -> str:
+    """How sure a difference is: 'sure' also among all pairs of its problem, 'likely' taken alone or of two seeds."""
+    if test.p is None or adjusted is None:
+        return "one seed"
+    if adjusted < SURE and test.n >= ENOUGH:
+        return "sure"
+    return "likely" if test.p < SURE else "unsure"
+
+
+def sentence(first: str, second: str, problem: Problem, test: Paired, adjusted: float | None, end: int | None) -> str:
+    """A difference in words, no surer than the test."""
+    if test.mean < 0:
+        first, second = second, first
+    rest = f" ({problem.rest})" if problem.rest else ""
+    where = f"on {problem.dataset} at {problem.skew}{rest}" + (f" after {end} rounds" if end else "")
+    points = f"{abs(test.mean):.1f} point{'' if f'{abs(test.mean):.1f}' == '1.0' else 's'}"
+    if f"{abs(test.mean):.1f}" == "0.0":
+        points = f"{abs(test.mean):.2f} points"
+    if test.p is None:
+        return f"{first} is ahead of {second} {where} by {points}, in one seed: that proves nothing yet."
+    facts = f"{test.n} seeds, p = {show_p(test.p)}"
+    how_sure = verdict(test, adjusted)
+    if how_sure == "sure":
+        return f"{first} is better than {second} {where} by {points} ({facts})."
+    if how_sure == "likely":
+        assert adjusted is not None
+        but = "two seeds are few" if test.n < ENOUGH else f"{show_p(adjusted)} when all pairs here are counted"
+        return f"{first} is probably better than {second} {where} by {points} ({facts}; {but})."
+    return f"{first} is ahead of {second} {where} by {points}, which may be chance ({facts})."
+
+
+def show_p(p: float) -> str:
+    return "below 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.01 else f"{p:.2f}"
+
+
+def headlines(grouped: Grouped, rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> list[str]:
+    """For each problem the sentence on its two best methods."""
+    lines = []
+    for number in range(len(grouped.problems)):
+        ranked = sorted(
+            (entry["accuracy"]["mean"], -group.method)
+            for group, entry in zip(grouped.groups, rows, strict=True)
+            if group.problem == number and entry["accuracy"]
+        )
+        best = {-method for _, method in ranked[-2:]}
+        lines += [pair["words"] for pair in found if pair["problem"] == number and {pair["a"], pair["b"]} == best]
+    return lines

@@ -1,0 +1,215 @@
+"""Which runs are repetitions of each other, which compete, and what each is called.
+
+A problem is what methods compete on: data, partition, model, rounds, participation, epochs, batch size. A contestant
+is a method with its settings. Runs of one contestant on one problem differ in the seed alone. A name says no more than
+is needed to tell things apart: 'FedACD' and 'FedACD (mixup off)'.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from fedacd.config import VOLATILE, Config
+from fedacd.methods import METHODS
+from fedacd.report.read import Run
+
+TITLES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny-imagenet": "Tiny-ImageNet",
+    "fashion-mnist": "Fashion-MNIST",
+}
+
+_OF_PROBLEM = frozenset(f"train.{key}" for key in ("rounds", "participation", "epochs", "batch_size"))
+_ASIDE = VOLATILE | {"run.seed", "run.eval_every", "data.mean", "data.std", "method.name"}
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    dataset: str
+    skew: str
+    """'beta 0.1', 'iid', '2 classes a client'."""
+    rest: str
+    """What else sets it apart, such as 'epochs 10'; mostly empty."""
+    num_classes: int
+    class_names: list[str] | None
+
+    @property
+    def title(self) -> str:
+        return ", ".join(filter(None, [self.dataset, self.skew, self.rest]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The runs of one contestant on one problem, by seed."""
+
+    problem: int
+    method: int
+    runs: list[Run]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    problems: list[Problem]
+    methods: list[str]
+    groups: list[Group]
+
+    def home(self) -> dict[int, Group]:
+        """The group of each run, by the run's identity."""
+        return {id(run): group for group in self.groups for run in group.runs}
+
+
+def group(runs: Sequence[Run]) -> Grouped:
+    """Sort runs into groups; FedACD comes first, then the order in which the package lists its methods."""
+    flats = {id(run): run.config.flat() for run in runs}
+    problem_of = {id(run): _problem_settings(flats[id(run)]) for run in runs}
+    cells = _names_of_problems(runs, problem_of)
+    methods = _names_of_methods(runs, flats, problem_of)
+    problems = sorted(
+        {cells[id(run)] for run in runs}, key=lambda cell: (cell[0], _natural(cell[1]), _natural(cell[2]))
+    )
+    names = sorted({methods[id(run)] for run in runs}, key=_place)
+    found: dict[tuple[int, int], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        found.setdefault((problems.index(cells[id(run)]), names.index(methods[id(run)])), []).append(run)
+    return Grouped(
+        problems=[_problem(cell, [run for run in runs if cells[id(run)] == cell]) for cell in problems],
+        methods=[name for _, name in names],
+        groups=[Group(problem=p, method=m, runs=members) for (p, m), members in sorted(found.items())],
+    )
+
+
+def _problem_settings(flat: Settings) -> Settings:
+    """The settings that make the problem, less those that its partition scheme does not look at."""
+    scheme = flat["partition.scheme"]
+    unused = set()
+    if "dirichlet" not in scheme:
+        unused |= {"partition.beta", "partition.min_size"}
+    if scheme != "shards":
+        unused.add("partition.classes_per_client")
+    own = ("partition.", "model.")
+    return {
+        key: value
+        for key, value in flat.items()
+        if (key.startswith(own) or key in _OF_PROBLEM or key in ("data.name", "data.fingerprint")) and key not in unused
+    }
+
+
+def _names_of_problems(runs: Sequence[Run], settings: Mapping[int, Settings]) -> dict[int, tuple[str, str, str]]:
+    def cell(run: Run) -> tuple[str, str]:
+        return _dataset(run.config.data.name), _skew(run.config)
+
+    varied = _varied(runs, cell, lambda run: settings[id(run)], together=False)
+    named = {"partition.beta", "data.name"}
+    rest = {
+        id(run): ", ".join(
+            _said(key, settings[id(run)].get(key)) for key in settings[id(run)] if key in varied[cell(run)] - named
+        )
+        for run in runs
+    }
+    return {id(run): (*cell(run), rest[id(run)]) for run in runs}
+
+
+def _names_of_methods(
+    runs: Sequence[Run], flats: Mapping[int, Settings], problems: Mapping[int, Settings]
+) -> dict[int, tuple[str, str]]:
+    """(registered name, shown name). Shown are settings that vary on some problem and are not the method's default."""
+
+    def own(run: Run) -> Settings:
+        flat, problem = flats[id(run)], problems[id(run)]
+        return {key: value for key, value in flat.items() if not _belongs(key, problem)}
+
+    def cell(run: Run) -> tuple[str, str]:
+        return str(run.config.method.name), repr(sorted(problems[id(run)].items()))
+
+    varied = _varied(runs, cell, own, together=True)
+    names = {}
+    for run in runs:
+        name, settings = str(run.config.method.name), own(run)
+        usual = _defaults(name)
+        said = [
+            _said(key, value)
+            for key, value in settings.items()
+            if key in varied[cell(run)] and (key not in usual or usual[key] != value)
+        ]
+        title = METHODS[name].title if name in METHODS else name
+        names[id(run)] = (name, f"{title} ({', '.join(said)})" if said else title)
+    return names
+
+
+def _belongs(key: str, problem: Settings) -> bool:
+    return key in problem or key in _ASIDE or key.startswith(("partition.", "model.", "data.name", "data.fingerprint"))
+
+
+def _varied(
+    runs: Iterable[Run], cell: Callable[[Run], tuple[str, str]], own: Callable[[Run], Settings], *, together: bool
+) -> dict[tuple[str, str], set[str]]:
+    """For each cell the settings that differ inside it; `together`: inside any cell that begins alike."""
+    members: dict[tuple[str, str], list[Settings]] = {}
+    for run in runs:
+        members.setdefault(cell(run), []).append(own(run))
+    varied = {
+        place: {key for key in set().union(*group) if len({repr(settings.get(key)) for settings in group}) > 1}
+        for place, group in members.items()
+    }
+    if not together:
+        return varied
+    return {place: set().union(*(keys for other, keys in varied.items() if other[0] == place[0])) for place in varied}
+
+
+def _defaults(method: str) -> Settings:
+    base = {key: value for key, value in Config().flat().items() if not key.startswith("method.") and value is not None}
+    if method not in METHODS:
+        return base
+    kind = METHODS[method]
+    options = {f"method.{key}": spec.default for key, spec in kind.__dataclass_fields__.items()}
+    return base | options | dict(kind.defaults("", ""))
+
+
+def _dataset(name: str) -> str:
+    return TITLES.get(name) or PurePath(name).name or name
+
+
+def _skew(config: Config) -> str:
+    partition = config.partition
+    if "dirichlet" in partition.scheme:
+        return f"beta {partition.beta:g}"
+    return f"{partition.classes_per_client} classes a client" if partition.scheme == "shards" else partition.scheme
+
+
+def _said(key: str, value: Any) -> str:
+    """'epochs 10' for train.epochs = 10, 'mixup off'."""
+    name = {"data.fingerprint": "data", "model.name": "model"}.get(key, key.split(".", 1)[1].replace("_", " "))
+    if isinstance(value, bool):
+        return f"{name} {'on' if value else 'off'}"
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {'open' if value is None else value}"
+
+
+def _natural(text: str) -> tuple[Any, ...]:
+    """So that beta 0.05 comes before beta 0.1 and epochs 5 before epochs 10."""
+    return tuple((0, float(word), "") if _is_number(word) else (1, 0.0, word) for word in text.replace(",", "").split())
+
+
+def _is_number(word: str) -> bool:
+    return word.replace(".", "", 1).replace("e-", "", 1).isdigit()
+
+
+def _place(name: tuple[str, str]) -> tuple[Any, ...]:
+    known = ["fedacd", *METHODS]
+    key, shown = name
+    return (known.index(key) if key in known else len(known), "(" in shown, shown)
+
+
+def _problem(cell: tuple[str, str, str], runs: Sequence[Run]) -> Problem:
+    names = next((run.class_names for run in runs if run.class_names), None)
+    lengths = [
+        len(next((line["per_class"] for line in reversed(run.rounds) if line.get("per_class")), ())) for run in runs
+    ]
+    lengths += [run.counts.shape[1] for run in runs if run.counts is not None]
+    classes = max(lengths, default=len(names or ()))
+    dataset, skew, rest = cell
+    same = names if names and len(names) == classes else None
+    return Problem(dataset=dataset, skew=skew, rest=rest, num_classes=classes, class_names=same)

@@ -1,0 +1,167 @@
+"""What a group's rounds look like over rounds, seconds and megabytes; the cost of an accuracy; who weighs how much.
+
+Shapes: S seeds, T rounds.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedacd.metrics import METRICS
+from fedacd.report.compare import LATE, PERCENT, counted, traffic
+from fedacd.report.group import Group
+from fedacd.report.read import Run
+
+POINTS = 400
+"""The most points of a curve; a longer one is thinned."""
+
+CURVES = (*METRICS, "train_loss")
+
+Array = NDArray[np.float64]
+
+
+def thin(length: int) -> list[int]:
+    """Which of so many points are shown: evenly spaced, the first and the last among them."""
+    if length <= POINTS:
+        return list(range(length))
+    return [round(i * (length - 1) / (POINTS - 1)) for i in range(POINTS)]
+
+
+def curves(group: Group) -> dict[str, Any]:
+    """Mean and standard deviation over seeds of every metric, plain and as the mean of the last ten rounds."""
+    runs = [run for run in group.runs if run.rounds]
+    rounds = sorted({line["round"] for run in runs for line in run.rounds if _measured(line)})
+    shown = thin(len(rounds))
+    shape: dict[str, Any] = {"round": [rounds[i] for i in shown]}
+    for name, of_run in (("seconds", cumulative_seconds), ("megabytes", cumulative_megabytes)):
+        shape[name] = _listed(_mean(_table(rounds, [of_run(run) for run in runs])), shown, 2)
+    for key in CURVES:
+        scale, digits = (100.0, 2) if key in PERCENT else (1.0, 4)
+        values = scale * _table(rounds, [{line["round"]: line.get(key) for line in run.rounds} for run in runs])
+        if np.isnan(values).all():
+            continue
+        smooth = np.stack([_trailing(rounds, line) for line in values])
+        shape[key] = {"mean": _listed(_mean(values), shown, digits), "sd": _listed_sd(values, shown, digits)}
+        shape[key] |= {"smooth": _listed(_mean(smooth), shown, digits)}
+        shape[key] |= {"smooth_sd": _listed_sd(smooth, shown, digits)}
+    return shape
+
+
+def _measured(line: dict[str, Any]) -> bool:
+    return any(line.get(key) is not None for key in METRICS)
+
+
+def _table(rounds: Sequence[int], runs: Sequence[dict[int, float | None]]) -> Array:
+    """[S, T], NaN where a run has no such round or value."""
+    return np.array([[np.nan if (v := run.get(r)) is None else v for r in rounds] for run in runs], dtype=np.float64)
+
+
+def _mean(values: Array) -> Array:
+    known = ~np.isnan(values)
+    count = known.sum(0)
+    mean: Array = np.where(count > 0, np.where(known, values, 0).sum(0) / np.maximum(count, 1), np.nan)
+    return mean
+
+
+def _trailing(rounds: Sequence[int], values: Array) -> Array:
+    """The mean of the values of the last ten rounds, at every round."""
+    known = ~np.isnan(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0))])
+    counts = np.concatenate([[0], np.cumsum(known)])
+    start = np.searchsorted(rounds, np.array(rounds) - LATE, side="right")
+    end = np.arange(len(rounds)) + 1
+    n = counts[end] - counts[start]
+    smooth: Array = np.where(known & (n > 0), (sums[end] - sums[start]) / np.maximum(n, 1), np.nan)
+    return smooth
+
+
+def _listed(values: Array, shown: Sequence[int], digits: int) -> list[float | None]:
+    return [None if math.isnan(values[i]) else round(float(values[i]), digits) for i in shown]
+
+
+def _listed_sd(values: Array, shown: Sequence[int], digits: int) -> list[float | None] | None:
+    if len(values) < 2:
+        return None
+    known = ~np.isnan(values)
+    count, mean = known.sum(0), _mean(values)
+    squares = np.where(known, (values - mean) ** 2, 0).sum(0)
+    return _listed(np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), np.nan), shown, digits)
+
+
+def cumulative_seconds(run: Run) -> dict[int, float | None]:
+    return _cumulative(run, lambda line: line.get("seconds"))
+
+
+def cumulative_megabytes(run: Run) -> dict[int, float | None]:
+    """Of all participants together, up and down."""
+
+    def sent(line: dict[str, Any]) -> float | None:
+        each = traffic(line)
+        return None if each is None else each * len(line.get("participants") or ()) / 1e6
+
+    return _cumulative(run, sent)
+
+
+def _cumulative(run: Run, value: Any) -> dict[int, float | None]:
+    """Sums up to each round, unknown from the first unknown on."""
+    total: float | None = 0.0
+    sums: dict[int, float | None] = {}
+    for line in run.rounds:
+        step = value(line)
+        total = None if total is None or step is None else total + step
+        sums[line["round"]] = total
+    return sums
+
+
+def records(run: Run) -> list[list[float | None]]:
+    """[round, seconds, megabytes, accuracy %] wherever a run beat its best: from these the cost of any accuracy."""
+    seconds, megabytes, best, steps = cumulative_seconds(run), cumulative_megabytes(run), -1.0, []
+    for line in run.rounds:
+        accuracy = line.get("accuracy")
+        if accuracy is not None and accuracy > best:
+            best, number = accuracy, line["round"]
+            time, size = seconds[number], megabytes[number]
+            steps.append([number, _rounded(time), _rounded(size), round(100 * accuracy, 3)])
+    return steps
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def per_class(group: Group) -> list[float | None] | None:
+    """Test accuracy of each class in percent: mean of the last ten rounds, then over seeds."""
+    rows: list[list[float | None]] = []
+    for run in counted(group):
+        lines = [{"round": line["round"], "per_class": line.get("per_class")} for line in run.rounds]
+        known = [line for line in lines if line["per_class"]]
+        if not known:
+            continue
+        late = [line["per_class"] for line in known if line["round"] > run.done - LATE] or [known[-1]["per_class"]]
+        rows.append(_column_means(late))
+    return [None if v is None else round(100 * v, 1) for v in _column_means(rows)] if rows else None
+
+
+def _column_means(rows: Sequence[Sequence[float | None]]) -> list[float | None]:
+    means: list[float | None] = []
+    for column in zip(*rows, strict=False):
+        known = [value for value in column if value is not None]
+        means.append(math.fsum(known) / len(known) if known else None)
+    return means
+
+
+def weights(run: Run) -> dict[str, Any] | None:
+    """Who took part in a round, and each share times their number: 1 is an equal share."""
+    lines = [line for line in run.rounds if line.get("participants") and line.get("weights")]
+    if not lines:
+        return None
+    lines = [lines[i] for i in thin(len(lines))]
+    return {
+        "rounds": [line["round"] for line in lines],
+        "participants": [line["participants"] for line in lines],
+        "shares": [[round(w * len(line["weights"]), 4) for w in line["weights"]] for line in lines],
+        "clients": run.config.partition.clients,
+    }

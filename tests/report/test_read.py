@@ -1,0 +1,90 @@
+"""Run folders in every state: whole, cut, foreign, twice."""
+
+from pathlib import Path
+
+import pytest
+
+from fedacd.errors import RecordError
+from fedacd.records import CONFIG, MATRICES, ROUNDS
+from fedacd.report.read import read_runs
+from tests.report.made import make_run
+
+
+def test_runs_are_found_below_a_folder_and_by_name(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "demo" / "a")
+    make_run(tmp_path / "b", seed=1)
+    (tmp_path / "runs" / "log.txt").write_text("not a run")
+    runs, notes = read_runs([tmp_path / "runs", tmp_path / "b", tmp_path / "runs" / "demo" / "a"])
+    assert [run.folder.name for run in runs] == ["a", "b"]
+    assert notes == []
+    assert (runs[0].seed, runs[0].done, runs[0].unfinished) == (0, 12, None)
+    assert runs[0].counts is not None
+    assert runs[0].counts.shape == (5, 4)
+
+
+def test_no_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no run to report"):
+        read_runs([tmp_path])
+    with pytest.raises(RecordError, match="nowhere does not exist"):
+        read_runs([tmp_path / "nowhere"])
+
+
+def test_foreign_folders_and_files_are_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "good")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / CONFIG).write_text("[tool]\nx = 1\n")
+    (tmp_path / "odd" / CONFIG).mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    runs, notes = read_runs([tmp_path, tmp_path / "file", tmp_path / "empty"])
+    assert [run.folder.name for run in runs] == ["good"]
+    for name in ("foreign", "odd", "file", "empty"):
+        assert sum(f"/{name} is left out" in note for note in notes) == 1
+
+
+def test_a_line_cut_short_is_dropped(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a") / ROUNDS
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], lines[3][:40], *lines[4:11], lines[11][:-5]]))
+    (run,), notes = read_runs([tmp_path])
+    assert [record["round"] for record in run.rounds] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
+    assert run.unfinished == "unfinished: 11 of 12 rounds"
+    assert [note.split(" of ")[0] for note in notes] == ["line 4", "line 12"]
+
+
+def test_a_whole_line_without_its_end_is_not_trusted(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a") / ROUNDS
+    path.write_text(path.read_text()[:-1])
+    (run,), notes = read_runs([tmp_path])
+    assert run.done == 11
+    assert len(notes) == 1
+
+
+def test_lines_that_are_no_records_are_dropped(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a") / ROUNDS
+    path.write_bytes(path.read_bytes() + b'[1]\n{"round": "x"}\n\xff\xfe\n')
+    (run,), notes = read_runs([tmp_path])
+    assert run.done == 12
+    assert len(notes) == 3
+
+
+def test_numbers_that_are_not_finite_count_as_absent(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", change=lambda record: record | {"risk": float("nan")})
+    (run,), _ = read_runs([tmp_path])
+    assert {record["risk"] for record in run.rounds} == {None}
+
+
+def test_damaged_matrices_are_left_out(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a") / MATRICES
+    path.write_bytes(path.read_bytes()[:-10])
+    (run,), notes = read_runs([tmp_path])
+    assert (run.counts, run.matrices) == (None, {})
+    assert "damaged" in notes[0]
+
+
+def test_of_the_same_run_twice_the_longer_one_counts(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", done=3)
+    make_run(tmp_path / "b", done=7)
+    (run,), notes = read_runs([tmp_path])
+    assert run.folder.name == "b"
+    assert "holds the same run" in notes[0]
