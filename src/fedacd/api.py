@@ -19,7 +19,7 @@ from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, arithmetic, prepare
 from fedacd.engine.spread import World, forked, joined
 from fedacd.engine.together import AT_ONCE, Say, groups, trainer_for, uses_slots, workers_for
-from fedacd.errors import ConfigError, RecordError, unknown
+from fedacd.errors import ConfigError, RecordError, UpdateError, unknown
 from fedacd.inference import GlobalModel
 from fedacd.methods import Method, Shared
 from fedacd.models import Factory
@@ -166,7 +166,7 @@ def _train_group(
     waiting, live = deque(group), dict[Simulation, Live]()
     at_once = AT_ONCE if world.size == 1 else 1  # ranks must agree on whose round comes next
     try:
-        crew = Crew(trainer_for(group, say))
+        crew = Crew(trainer_for(group, say, at_once, world.size))
         while waiting or live:
             while waiting and len(live) < at_once:
                 setup = waiting.popleft()
@@ -180,6 +180,8 @@ def _train_group(
                         live[simulation] = run
                         crew.add(simulation)
                 except Exception as error:
+                    if world.size > 1 and not isinstance(error, UpdateError):
+                        raise  # the other ranks do not know of it: all end together
                     results[id(setup)] = error
             for simulation, event in crew.turn():
                 if simulation not in live:
@@ -193,8 +195,11 @@ def _train_group(
                         on_round(run.setup, event)
                     if run.complete:
                         results[id(run.setup)] = run.end()
+                        crew.drop(simulation)
                         del live[simulation]
                 except Exception as error:
+                    if world.size > 1 and not isinstance(error, UpdateError):
+                        raise
                     crew.drop(simulation)
                     run.stop(error)
                     results[id(run.setup)] = error
@@ -202,7 +207,7 @@ def _train_group(
     except BaseException as error:
         for run in live.values():
             run.stop(error)
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or (world.size > 1 and not isinstance(error, UpdateError)):
             raise
         for setup in group:
             results.setdefault(id(setup), error)

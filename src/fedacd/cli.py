@@ -23,6 +23,7 @@ from fedacd.cli_exits import interruptible, reporting
 from fedacd.config import Config, Settings, allowed, kinds_of, parse_value, read_toml
 from fedacd.display import ONE_OF_MANY, RoundsProgress, console, print_metrics
 from fedacd.engine.setup import Setup, prepare
+from fedacd.environment import rank_and_size
 from fedacd.errors import ConfigError
 from fedacd.methods import METHODS
 from fedacd.models import MODELS
@@ -134,7 +135,7 @@ def run(settings: dict[str, Any], texts: dict[str, str], track: str | None) -> N
             raise ConfigError(f"{key} = {text!r}: a run has one value; fedacd sweep takes lists.")
     setup = prepare(settings | {key: _value(key, text) for key, text in texts.items()})
     workers = setup.config.run.workers or 1
-    if setup.device.type == "cuda" and workers > 1 and "WORLD_SIZE" not in os.environ:
+    if setup.device.type == "cuda" and workers > 1 and rank_and_size()[1] == 1:
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", "-m", "fedacd"]
         os.execv(sys.executable, [sys.executable, *launch, *sys.argv[1:]])
     with interruptible():
@@ -175,7 +176,7 @@ def sweep(settings: dict[str, Any], texts: dict[str, str], track: str | None) ->
         for result in results:
             console.print(f"  {result.folder}", markup=False)
     for label, outcome in outcomes.items():
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, Exception) and not ONE_OF_MANY:
             print(f"error: {label}: {outcome}", file=sys.stderr)
     if len(results) < len(outcomes):
         raise typer.Exit(1)

@@ -34,6 +34,8 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        if ONE_OF_MANY:
+            raise typer.Exit(130) from None
         again = shlex.join(["fedacd", *sys.argv[1:]])
         print(f"Interrupted; what was finished is saved. The same command goes on from there: {again}", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -1,6 +1,5 @@
 """What a person sees: progress, tables. The only module that draws on a terminal."""
 
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -10,7 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-ONE_OF_MANY = int(os.environ.get("RANK", "0")) > 0
+from fedacd.environment import rank_and_size
+
+ONE_OF_MANY = rank_and_size()[0] > 0
 """Whether this is a process of torchrun other than the first, which speaks for all."""
 
 console = Console(highlight=False, quiet=ONE_OF_MANY)

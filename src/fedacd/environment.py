@@ -1,6 +1,7 @@
 """Versions and hardware, so that a number can be traced to what made it."""
 
 import contextlib
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -24,6 +25,13 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
         "threads": torch.get_num_threads(),
     }
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Which of how many processes this is, where torchrun has started it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def _commit() -> str | None:

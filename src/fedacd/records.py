@@ -76,6 +76,9 @@ class RunFolder:
         except BlockingIOError:
             self._lock.close()
             raise RecordError(f"{path} is in use by another process: wait for it, or choose another run.out.") from None
+        except OSError as error:
+            self._lock.close()
+            raise RecordError(f"{path} cannot be locked: {error.strerror}. Choose another run.out.") from None
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,7 @@
 """Runs side by side through `train_all`: a failure is one run's own, Ctrl-C saves all of them."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from fedacd.config import setting
 from fedacd.data import Dataset
 from fedacd.engine.crew import Loop
 from fedacd.engine.local import Job
+from fedacd.engine.program import program
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, prepare
 from fedacd.engine.together import groups
@@ -220,8 +223,8 @@ def test_out_of_memory_with_one_slot_is_a_clear_error(
     monkeypatch.setattr("fedacd.engine.slots.finish", Full(None, *range(1, 100)))
     said: list[str] = []
     (result,) = train_all([a_run(data, tmp_path / "run", 1)], say=said.append)
-    assert isinstance(result, torch.OutOfMemoryError)
-    assert str(result) == "not even one client fits into the device's memory."
+    assert isinstance(result, UpdateError)
+    assert str(result).startswith("not even one client fits into the device's memory")
     assert said == []
     monkeypatch.undo()
     assert_trained(train(a_run(data, tmp_path / "run", 1)))
@@ -242,3 +245,67 @@ def test_the_loop_trains_what_it_was_given_last_and_forgets_what_it_is_told_to(d
     assert tag == "b"
     assert not isinstance(outcome, Exception)
     assert not loop.busy
+
+
+def test_a_program_that_cannot_be_made_fails_every_run_that_needs_it(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the first alone, with the second left to train nothing."""
+    made, times = program, 0
+
+    def failing_once(*arguments: Any, **named: Any) -> Any:
+        nonlocal times
+        times += 1
+        if times == 1:
+            raise RuntimeError("cannot be captured")
+        return made(*arguments, **named)
+
+    monkeypatch.setattr("fedacd.engine.slots.program", failing_once)
+    first, second = train_all([a_run(data, tmp_path / str(seed), 3, run__seed=seed) for seed in range(2)])
+    assert isinstance(first, RuntimeError)
+    assert_trained(second)
+    assert isinstance(second, Result)
+    assert second.history[0]["train_loss"] > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffling(FedAvg):
+    """Keeps two tensors of one shape, and hands them back in another order than it got them."""
+
+    def init_client(self, net: Net, shared: Shared, counts: Tensor) -> Client:
+        return Client(counts, {}, {"a": torch.zeros(2), "b": torch.ones(2)})
+
+    def loss(self, out: Tensors, y: Tensor, w: Tensor, now: Trained, shared: Shared, client: Client) -> Tensor:
+        pull = client.memo["b"].sum() * sum(w.square().sum() for w in now.params.values())
+        return super().loss(out, y, w, now, shared, client) + 0.01 * pull
+
+    def finish(self, now: Trained, shared: Shared, client: Client, did: Did) -> tuple[Client, Tensors, Tensors]:
+        return client._replace(memo={"b": client.memo["b"], "a": client.memo["a"]}), {}, {"n": did.n}
+
+
+def test_tensors_are_known_by_their_names_not_by_their_order(data: Dataset, tmp_path: Path) -> None:
+    loop, together = (
+        train(a_run(data, tmp_path / str(slots), slots, Shuffling(), train__rounds=2)).history for slots in (None, 3)
+    )
+    assert [line["train_loss"] for line in together] == pytest.approx([line["train_loss"] for line in loop], rel=1e-4)
+
+
+def test_a_run_that_has_ended_is_let_go(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = weakref.WeakSet[Simulation]()
+    most = 0
+
+    class Counted(Simulation):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            alive.add(self)
+
+    monkeypatch.setattr("fedacd.api.Simulation", Counted)
+    monkeypatch.setattr("fedacd.api.AT_ONCE", 1)
+
+    def count(*_: object) -> None:
+        nonlocal most
+        gc.collect()
+        most = max(most, len(alive))
+
+    train_all([a_run(data, tmp_path / str(seed), 3, run__seed=seed) for seed in range(4)], count)
+    assert most <= 2

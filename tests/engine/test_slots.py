@@ -364,7 +364,7 @@ def test_not_even_one_slot_fits(data: Dataset, monkeypatch: pytest.MonkeyPatch) 
     said: list[str] = []
     setups, trainer = four_slots(data, said)
     monkeypatch.setattr("fedacd.engine.slots.finish", Full(finish, *range(1, 1000)))
-    with pytest.raises(torch.OutOfMemoryError, match="not even one client fits into the device's memory"):
+    with pytest.raises(UpdateError, match="not even one client fits into the device's memory"):
         work(Crew(trainer), setups)
     assert said == [f"out of device memory: going on with {K} slots" for K in (2, 1)]
 
@@ -402,3 +402,20 @@ def test_a_model_with_dropout_is_trained_by_the_loop(data: Dataset) -> None:
     alone, expected = by_loop(setup)
     assert_same_bits(simulation, alone)
     assert without_clock(records) == without_clock(expected)
+
+
+class Moody(SmallCNN):
+    """Computes otherwise while it is trained, without drawing anything."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        return 0.5 * logits if self.training else logits
+
+
+def test_steps_run_in_training_mode_and_measurements_do_not(data: Dataset) -> None:
+    setup = prepare(SMALL, dataset=data, model=Moody)
+    ((_, records),) = work(Crew(trainer_for([setup], print)), [setup])
+    _, expected = by_loop(setup)
+    for line, other in zip(records, expected, strict=True):
+        assert line["train_loss"] == pytest.approx(other["train_loss"], rel=1e-4)
+        assert line["accuracy"] == pytest.approx(other["accuracy"], abs=0.02)

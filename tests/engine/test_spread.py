@@ -24,7 +24,8 @@ from fedacd.config import setting
 from fedacd.data import Dataset
 from fedacd.engine.setup import Setup, prepare
 from fedacd.engine.spread import World
-from fedacd.errors import WorkerError
+from fedacd.engine.together import workers_for
+from fedacd.errors import ConfigError, WorkerError
 from fedacd.methods import Client, Did, FedAvg, Shared, Tensors, Trained
 from fedacd.records import finished_rounds, read_config, read_rounds
 from tests.engine.test_slots import assert_same_records, some
@@ -357,3 +358,19 @@ def rank_of(parent: int, rank: int) -> int:
         if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
             return child
     raise AssertionError(f"no rank {rank}")
+
+
+def test_threads_and_workers_exclude_each_other(data: Dataset) -> None:
+    """A fork loses the threads of the process that it came from."""
+    with pytest.raises(ConfigError, match=r"run\.threads = 2: 2 workers have one each"):
+        prepare({"run.workers": 2, "run.threads": 2}, dataset=data)
+    assert workers_for(prepare(SMALL | {"run.workers": None, "run.threads": 2}, dataset=data)) == 1
+
+
+def test_a_run_inside_another_stays_in_its_process(data: Dataset, tmp_path: Path) -> None:
+    def nested(_: object) -> None:
+        fedacd.run(SMALL | {"run.workers": None, "train.rounds": 1}, dataset=data, out=str(tmp_path / "inner"))
+
+    outer = SMALL | {"run.workers": 2, "train.rounds": 1}
+    fedacd.run(outer, dataset=data, out=str(tmp_path / "outer"), on_round=nested)
+    assert len(read_rounds(tmp_path / "inner")) == 1

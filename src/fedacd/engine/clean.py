@@ -1,5 +1,6 @@
 """Clean passes on a GPU: one model at a time over many samples, as a program that is replayed batch by batch."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,16 +17,19 @@ class CleanProgram:
     """`clean_pass` by a program, made when the first client of its kind comes."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+        self._say, self.compile_seconds = say, 0.0
         self._made: dict[Any, tuple[Any, Sums, Callable[[], None]]] = {}
 
     def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
         if not samples.is_cuda:
             return clean_pass(job, now, client, samples)
         given = (now, job.shared, client)
-        leaves, kind = tree_flatten(given)
+        leaves, shape = tree_flatten(given)
+        kind = (shape, repr(job.method))  # whose hyper-parameters are constants of a program
         if kind not in self._made:
+            started = time.perf_counter()
             self._made[kind] = self._make(job, given)
+            self.compile_seconds += time.perf_counter() - started
         (held, index, w), sums, run = self._made[kind]
         torch._foreach_copy_(tree_leaves(held), leaves)
         torch._foreach_zero_(tree_leaves(sums))

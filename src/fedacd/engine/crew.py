@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
-from fedacd.engine.local import Job, Outcome, run_client
+from fedacd.engine.local import TOO_LARGE, Job, Outcome, run_client
 from fedacd.engine.rounds import Simulation
+from fedacd.errors import UpdateError
 
 Event = tuple[Simulation, dict[str, Any] | Exception]
 """A run's next record, or what ended it."""
@@ -78,7 +79,7 @@ class Loop:
             self._job = None
 
     def shrink(self) -> list[tuple[Any, Job]]:
-        raise torch.OutOfMemoryError("not even one client fits into the device's memory.")
+        raise UpdateError(TOO_LARGE)
 
     def about(self) -> dict[str, Any]:
         return {"kind": "loop"}
@@ -155,10 +156,17 @@ class Crew:
         if isinstance(outcome, Exception):
             raise outcome
         if run.feed(number, outcome):
-            run.close()
+            self._close(run)
             self._unread.append(run)
             if not run.done:
                 self._open(run)
+
+    def _close(self, run: Simulation) -> None:
+        try:
+            run.close()
+        except torch.OutOfMemoryError:  # evaluation lives on what the slots leave over
+            self._queue.extendleft(reversed(self.trainer.shrink()))
+            run.close()
 
     def _open(self, run: Simulation) -> None:
         self._queue.extend(((run, number), job) for number, job in run.open().items())

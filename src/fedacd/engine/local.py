@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fedacd.config import Train
 from fedacd.engine.batches import Batch, Images, batches, draws_of, mixed
@@ -15,6 +16,7 @@ from fedacd.methods.common import cross_entropy, is_class
 from fedacd.metrics import tally
 from fedacd.models.net import Net
 
+TOO_LARGE = "not even one client fits into the device's memory: a smaller train.batch_size or model helps."
 CLEAN_BATCH, WIDE_BATCH = 500, 1000
 """Samples in one batch of a pass without gradients, and on a GPU."""
 
@@ -194,8 +196,15 @@ class Outcome(NamedTuple):
     """The same on the test set."""
 
 
+def here(job: Job) -> Job:
+    """A job whose client's state is where its data are; until then it rests in host memory."""
+    device = job.members.device
+    return job._replace(client=tree_map(lambda tensor: tensor.to(device, non_blocking=True), job.client))
+
+
 def run_client(job: Job) -> Outcome:
     """A client's whole round. Only its steps run in training mode."""
+    job = here(job)
     with torch.random.fork_rng([job.members.device] if job.members.is_cuda else []):
         torch.manual_seed(job.seed)
         moving, fixed = begin(job)

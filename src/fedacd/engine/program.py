@@ -1,5 +1,6 @@
 """A function of tensors, made to be called again and again on a GPU: traced, compiled, captured as a CUDA graph."""
 
+import functools
 import math
 import os
 import warnings
@@ -38,9 +39,9 @@ def program(function: Callable[..., None], *arguments: Any, say: Callable[[str],
 
 
 def _compiled(run: Callable[..., None], flat: list[Tensor], say: Callable[[str], None]) -> Callable[..., None]:
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache()))  # compiled once for this and later starts
     # Traced by its operations, not by its Python code, so that any method and model will do.
     try:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache()))  # compiled once for this and later starts
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             compiled: Any = torch.compile(make_fx(run, DECOMPOSITIONS)(*flat), fullgraph=True, dynamic=False)
@@ -58,6 +59,12 @@ def _cache() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "fedacd" / "compiled"
 
 
+@functools.cache
+def _pool() -> Any:
+    """Memory that all programs share: none leaves anything there from one call to the next."""
+    return torch.cuda.graph_pool_handle()
+
+
 def _captured(run: Callable[[], None]) -> Callable[[], None]:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -66,7 +73,7 @@ def _captured(run: Callable[[], None]) -> Callable[[], None]:
             run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), torch.no_grad():
+    with torch.cuda.graph(graph, pool=_pool(), stream=side), torch.no_grad():
         run()
     return graph.replay
 

@@ -56,7 +56,7 @@ class Round:
     trace which of them was ready first."""
 
     def __init__(self, number: int, chosen: list[int], jobs: dict[int, Job], fold: Fold) -> None:
-        self.number, self.chosen, self.jobs, self.fold = number, chosen, jobs, fold
+        self.number, self.chosen, self.fold = number, chosen, fold
         self.told: dict[int, dict[str, Tensors]] = {}
         self.clients: dict[int, Client] = {}
         self.bytes_up: dict[int, int] = {}
@@ -171,7 +171,7 @@ class Simulation:
             net=self.net,
             method=self.method,
             shared=self._head.server.shared,
-            client=_to(self._head.clients[number], self.device),
+            client=self._head.clients[number],
             images=self.images,
             members=members,
             test=self.test,
@@ -199,6 +199,8 @@ class Simulation:
         round_, before, world = self._open, self._head, self.world
         told = world.gather(round_.told, round_.chosen)
         clients = list(before.clients)
+        if world.size > 1 and self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()  # the clients' states must have arrived
         kept = world.gather(round_.clients, round_.chosen) if world.size > 1 else None
         for at, number in enumerate(round_.chosen):
             clients[number] = _copy_at(kept, at) if kept else round_.clients[number]
@@ -207,6 +209,7 @@ class Simulation:
         server = world.same(server)
         counts: Tensors = {}
         if self._measured(round_.number):
+            self.net.train(False)
             mine = self.test[world.rank :: world.size]
             counts = tally_of(lambda x: self.method.predict(self.net, server.shared, x), self.images, mine)
             counts = world.sum(counts)

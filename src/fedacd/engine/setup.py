@@ -20,10 +20,14 @@ from fedacd.config import Config, Data
 from fedacd.data import Dataset
 from fedacd.engine.batches import Images
 from fedacd.engine.plan import Stream, torch_seed
+from fedacd.environment import rank_and_size
 from fedacd.errors import ConfigError, ModelError
 from fedacd.methods import METHODS, Method, find
 from fedacd.models import Factory
 from fedacd.models.net import Net
+
+# What cuBLAS needs to be deterministic; torch looks once, at the first matrix product.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +133,8 @@ def _device(config: Config) -> torch.device:
     name, precision = config.run.device, config.run.precision
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # torchrun starts a process for each GPU
     kind, colon, number = name.partition(":")
     if name != "cpu" and (kind != "cuda" or (colon and not number.isdigit())):
         raise ConfigError(f"run.device = {name!r}: must be cpu, cuda, cuda:N or auto.")
@@ -137,20 +143,19 @@ def _device(config: Config) -> torch.device:
             f"run.device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu or auto."
         )
     _check_workers(config, kind)
-    if kind == "cuda" and not number:
-        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # torchrun starts a process for each GPU
     if kind == "cpu" and precision == "tf32":
         raise ConfigError("run.precision = 'tf32': only CUDA devices have it; use fp32 or bf16 on a CPU.")
     return torch.device(name)
 
 
 def _check_workers(config: Config, kind: str) -> None:
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
-    workers = config.run.workers or 1
+    ranks, workers = rank_and_size()[1], config.run.workers or 1
     if kind == "cuda":
         most, what = torch.cuda.device_count(), "CUDA devices"
     else:
         most, what = cores(), "cores"
+    if workers > 1 and (config.run.threads or 1) > 1:
+        raise ConfigError(f"run.threads = {config.run.threads}: {workers} workers have one each; use run.workers = 1.")
     if workers > most:
         raise ConfigError(f"run.workers = {workers}: this machine has {most} {what} for them.")
     taking_part = math.floor(config.train.participation * config.partition.clients + 1e-9)
@@ -192,7 +197,6 @@ def arithmetic(precision: str, threads: int | None = None, deterministic: bool =
     strict_before, tries_before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
         torch.use_deterministic_algorithms(True)
     try:
         yield

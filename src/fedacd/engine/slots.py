@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedacd.engine.batches import Draws, Images, draws_of, make_batch
 from fedacd.engine.clean import CleanProgram
 from fedacd.engine.local import (
+    TOO_LARGE,
     CleanPass,
     Fixed,
     Job,
@@ -31,10 +32,12 @@ from fedacd.engine.local import (
     clean_pass,
     finish,
     gradient_under_vmap,
+    here,
     step,
     survey,
 )
 from fedacd.engine.program import program
+from fedacd.errors import UpdateError
 from fedacd.methods import Method, Tensors
 from fedacd.models.net import Net
 
@@ -68,7 +71,7 @@ def advance(net: Net, method: Method, images: Images, mixup: bool, slot: Slot) -
     batch = make_batch(images, draws, mixup)
     moved = step(net, method, slot.moving, slot.fixed, batch, mixup, gradient_under_vmap)
     active = slot.position < slot.steps
-    moved = tree_map(lambda new, old: torch.where(active, new, old), moved, slot.moving)
+    moved = tree_map(lambda old, new: torch.where(active, new, old), slot.moving, moved)
     return moved, slot.position + active
 
 
@@ -86,13 +89,12 @@ def variable(job: Job) -> list[str]:
     Raises a RuntimeError where a step cannot be stacked at all, as that of a model which draws random numbers.
     """
     slot = tree_map(lambda tensor: tensor[None].clone(), _slot_of(job, job.plan.steps, {}))
-    job.net.train(True)
     _all_slots(job)(slot, job.images.tensors)
     found = []
     for name, value in vars(job.method).items():
         if isinstance(value, float):
             trial = slot._replace(values={name: torch.full((1,), value, device=job.members.device)})
-            with contextlib.suppress(RuntimeError, TypeError, ValueError):
+            with contextlib.suppress(Exception):
                 _all_slots(job)(trial, job.images.tensors)
                 found.append(name)
     return found
@@ -100,6 +102,7 @@ def variable(job: Job) -> list[str]:
 
 def _slot_of(job: Job, S: int, values: Tensors, clean: CleanPass = clean_pass) -> Slot:
     """A client's slot at its start."""
+    job = here(job)
     moving, fixed = begin(job, clean)
     if "epoch" in job.method.survey_at:
         moving = moving._replace(client=survey(job, moving.now, moving.client, "epoch", clean)[0])
@@ -127,7 +130,7 @@ class Slots:
         self._stack: Slot | None = None
         self._run: Callable[[], None] = lambda: None
         self._clean = CleanProgram(say)
-        self.compile_seconds = 0.0
+        self._compile_seconds = 0.0
         self._busy_steps = self._all_steps = 0
 
     @property
@@ -145,7 +148,7 @@ class Slots:
             "kind": "slots",
             "slots": self.K,
             "occupancy": occupancy,
-            "compile_seconds": self.compile_seconds,
+            "compile_seconds": self._compile_seconds + self._clean.compile_seconds,
             "peak_memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
         }
 
@@ -156,7 +159,8 @@ class Slots:
         assert self._stack
         k = self._jobs.index(None)
         slot = self._slot_of(job)
-        torch._foreach_copy_([stacked[k] for stacked in tree_leaves(self._stack)], tree_leaves(slot))
+        stacked, spec = tree_flatten(self._stack)
+        torch._foreach_copy_([tensor[k] for tensor in stacked], spec.flatten_up_to(slot))
         self._jobs[k], self._position[k] = (tag, job, slot.fixed), 0
 
     def _slot_of(self, job: Job) -> Slot:
@@ -212,7 +216,8 @@ class Slots:
         assert self._stack
         moving = tree_map(lambda stacked: stacked[k], self._stack.moving)
         client, _ = survey(job, moving.now, moving.client, "epoch", self._clean)
-        torch._foreach_copy_(tree_leaves(moving.client), tree_leaves(client))
+        held, spec = tree_flatten(moving.client)
+        torch._foreach_copy_(held, spec.flatten_up_to(client))
 
     def drop(self, is_dropped: Callable[[Any], bool]) -> None:
         """Forget jobs; their slots are idle."""
@@ -227,7 +232,7 @@ class Slots:
         """After the device has run out of memory: half as many slots, and the jobs to be started again."""
         again = [(tag, job) for held in self._jobs if held for tag, job, _ in [held]]
         if self.K == 1:
-            raise torch.OutOfMemoryError("not even one client fits into the device's memory.")
+            raise UpdateError(TOO_LARGE)
         self._resize(self.K // 2)
         self._stack, self._run = None, lambda: None
         if torch.cuda.is_available():
@@ -244,14 +249,15 @@ class Slots:
         if job.members.is_cuda and (most := _most_slots(job, slot)) < self.K:
             self._resize(most)
             self._say(f"{self.K} slots: as many as the device's memory has room for")
-        self._stack = tree_map(lambda tensor: torch.stack([tensor] * self.K), slot)
-        self._stack.steps.zero_()
-        job.net.train(True)
+        stack: Slot = tree_map(lambda tensor: torch.stack([tensor] * self.K), slot)
+        stack.steps.zero_()
         started = time.perf_counter()
-        self._run = program(_all_slots(job), self._stack, job.images.tensors, say=self._say)
+        self._run = program(_all_slots(job), stack, job.images.tensors, say=self._say)
+        self._stack = stack  # only now: without a program there is nothing to start jobs in
         if job.members.is_cuda:
-            self.compile_seconds += time.perf_counter() - started
-            self._say(f"made the program of {self.K} slots in {self.compile_seconds:.0f} s")
+            seconds = time.perf_counter() - started
+            self._compile_seconds += seconds
+            self._say(f"made the program of {self.K} slots in {seconds:.0f} s")
 
 
 def _most_slots(job: Job, slot: Slot) -> int:
@@ -271,6 +277,7 @@ def _all_slots(job: Job) -> Callable[[Slot, tuple[Tensor, ...]], None]:
     mixup = bool(job.train.mixup)
 
     def run(stack: Slot, pictures: tuple[Tensor, ...]) -> None:
+        job.net.train(True)
         images = job.images.of(*pictures)
         moved, position = torch.vmap(lambda slot: advance(job.net, job.method, images, mixup, slot))(stack)
         # One by one: torch 2.11 compiles _foreach_copy_ into a kernel that does not build.

@@ -7,6 +7,7 @@ one process on a CPU (`forked`), or processes that torchrun has started, on one 
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import sys
@@ -21,13 +22,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from fedacd.errors import WorkerError
+from fedacd.environment import rank_and_size
+from fedacd.errors import UpdateError, WorkerError
 
 JOINING, PATIENCE = timedelta(seconds=50), timedelta(hours=12)
-"""How long a rank waits for the others to come, and then for slower ones. One that has died is noticed at once: its
-connections close."""
+"""How long a rank waits for the others to come, and then for slower ones. One that has died is noticed at once where
+gloo connects them, since its connections close; on GPUs it is torchrun that ends the others."""
 
 
 class World:
@@ -80,6 +84,31 @@ class World:
 
 ALONE = World()
 
+_WORLDS = itertools.count()
+
+
+def can_fork() -> bool:
+    """Whether a fork of this process could train: not once autograd has threads for a GPU, nor inside another world."""
+    if not hasattr(os, "fork") or dist.is_initialized():
+        return False
+    child = _quiet_fork()
+    if child == 0:
+        code = 1
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _quiet_fork() -> int:
+    with warnings.catch_warnings():
+        # Python warns of threads at a fork. These forks print nothing and compute with one thread, as those of torch's
+        # DataLoader do.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
@@ -108,12 +137,7 @@ def forked(size: int, follow: Callable[[World], None]) -> Iterator[World]:
 
 
 def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) -> int:
-    with warnings.catch_warnings():
-        # Python warns of threads at a fork. These forks print nothing and compute with one thread, as those of torch's
-        # DataLoader do.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child:
+    if child := _quiet_fork():
         return child
     code = 1
     try:
@@ -125,8 +149,8 @@ def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) 
         with _world(rank, size, f"file://{meeting}") as world:
             follow(world)
         code = 0
-    except WorkerError:
-        pass  # rank 0 has stopped, and says why
+    except (WorkerError, UpdateError):
+        pass  # rank 0 knows as well, and says why
     except BaseException:
         traceback.print_exc()
     finally:
@@ -136,11 +160,10 @@ def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) 
 @contextlib.contextmanager
 def joined(device: torch.device) -> Iterator[World]:
     """The world that torchrun has made of this process and others; one rank without it."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1 or not dist.is_torchelastic_launched():
+    rank, size = rank_and_size()
+    if size == 1:
         yield ALONE
         return
-    rank = int(os.environ["RANK"])
     with _world(rank, size, "env://", "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo") as world:
         yield world
 
@@ -148,11 +171,14 @@ def joined(device: torch.device) -> Iterator[World]:
 @contextlib.contextmanager
 def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterator[World]:
     try:
-        dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=JOINING)
+        store, _, _ = next(rendezvous(address, rank, size, timeout=JOINING))
+        store = PrefixStore(f"fedacd-{next(_WORLDS)}", store)  # torchrun's still knows the world before this one
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=JOINING)
+        group = dist.new_group(timeout=PATIENCE, backend=backend)
     except RuntimeError as error:
         raise WorkerError(f"a worker process of this run has not come ({_first_line(error)}).") from None
     try:
-        yield World(rank, size, dist.new_group(timeout=PATIENCE, backend=backend))
+        yield World(rank, size, group)
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()

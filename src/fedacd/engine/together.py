@@ -7,7 +7,6 @@ as there are cores.
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,8 @@ from fedacd.engine.local import Job
 from fedacd.engine.plan import local_plan
 from fedacd.engine.setup import Setup, cores
 from fedacd.engine.slots import SLOTS, Slots, variable
+from fedacd.engine.spread import can_fork
+from fedacd.errors import ConfigError
 
 AT_ONCE = 12
 """Runs that share a GPU at a time: enough to keep the slots busy while some wait for their round's last client."""
@@ -30,8 +31,9 @@ Say = Callable[[str], None]
 def groups(setups: Sequence[Setup]) -> list[list[Setup]]:
     """Runs that one trainer can work on at the same time, each group in the given order."""
     found: dict[str, list[Setup]] = {}
+    tried: dict[str, list[str]] = {}
     for number, setup in enumerate(setups):
-        key = json.dumps(_program(setup), sort_keys=True) if uses_slots(setup) else f"run {number}"
+        key = json.dumps(_program(setup, tried), sort_keys=True) if uses_slots(setup) else f"run {number}"
         found.setdefault(key, []).append(setup)
     return list(found.values())
 
@@ -40,8 +42,11 @@ def uses_slots(setup: Setup) -> bool:
     return setup.device.type == "cuda" or setup.config.run.slots is not None
 
 
-def trainer_for(group: Sequence[Setup], say: Say) -> Trainer:
-    """`say` is told what a user should know: how long compiling took, that memory was short."""
+def trainer_for(group: Sequence[Setup], say: Say, at_once: int = AT_ONCE, ranks: int = 1) -> Trainer:
+    """For so many runs at once, of whose clients a rank trains its share.
+
+    `say` is told what a user should know: how long compiling took, that memory was short.
+    """
     first = group[0].config
     if not uses_slots(group[0]):
         return Loop()
@@ -52,35 +57,43 @@ def trainer_for(group: Sequence[Setup], say: Say) -> Trainer:
         return Loop()
     longest = max(max(map(len, setup.members)) for setup in group)
     S = first.train.epochs * math.ceil(longest / first.train.batch_size)
-    at_once = sum(_participants(setup) for setup in group[:AT_ONCE])
+    clients = sum(math.ceil(_participants(setup) / ranks) for setup in group[:at_once])
     # The same bits alone and in company take the same number of slots.
-    K = first.run.slots or (SLOTS if first.run.deterministic else min(SLOTS, at_once))
+    K = first.run.slots or (SLOTS if first.run.deterministic else min(SLOTS, clients))
     return Slots(K, S, names, say=say)
 
 
 def workers_for(setup: Setup) -> int:
     """How many processes a run on a CPU is spread over."""
-    if uses_slots(setup) or not hasattr(os, "fork"):
+    wanted, threads = setup.config.run.workers, setup.config.run.threads or 1
+    if uses_slots(setup) or wanted == 1 or (wanted is None and threads > 1):
         return 1
-    wanted = setup.config.run.workers
-    return min(cores(), _participants(setup)) if wanted is None else wanted
+    if not can_fork():
+        if wanted is None:
+            return 1
+        raise ConfigError(f"run.workers = {wanted}: this process cannot be forked any more; use 1, or torchrun.")
+    return wanted or min(cores(), _participants(setup))
 
 
 def _participants(setup: Setup) -> int:
     return max(1, math.floor(setup.config.train.participation * len(setup.members) + 1e-9))
 
 
-def _program(setup: Setup) -> Mapping[str, Any]:
-    """What runs must have in common to share a program."""
+def _program(setup: Setup, tried: dict[str, list[str]]) -> Mapping[str, Any]:
+    """What runs must have in common to share a program; `tried` keeps what was found about runs before."""
     config, method = setup.config, setup.method
     settings = config.flat()
     shared = {key: value for key, value in settings.items() if key.split(".")[0] in ("data", "model")}
     shared |= {key: settings[key] for key in ("train.batch_size", "train.epochs", "train.mixup")}
     shared |= {key: settings[key] for key in ("run.precision", "run.device", "run.slots", "run.deterministic")}
-    try:
-        free = variable(_tiny_job(setup))
-    except Exception:  # whatever it is, training tells
-        free = []
+    fixed = {key: value for key, value in vars(method).items() if not isinstance(value, float)}
+    kind = json.dumps([shared, f"{type(method).__module__}.{type(method).__qualname__}", fixed], default=str)
+    if kind not in tried:
+        try:
+            tried[kind] = variable(_tiny_job(setup))
+        except Exception:  # whatever it is, training tells
+            tried[kind] = []
+    free = tried[kind]
     shared["method"] = [
         f"{type(method).__module__}.{type(method).__qualname__}",
         {k: v for k, v in vars(method).items() if k not in free},

@@ -156,7 +156,11 @@ class Method(Settings):
     # On the server.
 
     def check(self, reply: Reply, shared: Shared) -> str | None:
-        """Why a reply cannot be used, or None."""
+        """Why a reply cannot be used, or None.
+
+        A simulation asks late, and with stand-ins of 0, or NaN where a tensor is not finite: names, shapes, finiteness
+        and `told` can be judged everywhere, other values in deployments only.
+        """
         for name, tensor in shared.params.items():
             got = reply.params.get(name)
             if got is None:
