@@ -25,6 +25,7 @@ from fedacd.display import ONE_OF_MANY, RoundsProgress, console, print_metrics
 from fedacd.engine.setup import Setup, prepare
 from fedacd.environment import rank_and_size
 from fedacd.errors import ConfigError
+from fedacd.flower.command import flower_app
 from fedacd.methods import METHODS
 from fedacd.models import MODELS
 from fedacd.records import finished_rounds
@@ -39,6 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
 
 
 for command in (bench, table, merge, summaries, report):

@@ -281,6 +281,7 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if not measured:
         return {}
     late = [line for line in measured if line["round"] > rounds[-1]["round"] - 10] or measured[-1:]
-    means = {key: sum(line[key] for line in late) / len(late) for key in METRICS}
+    known = [key for key in METRICS if all(line[key] is not None for line in late)]  # a deployment's has less
+    means = {key: sum(line[key] for line in late) / len(late) for key in known}
     accuracies = [line["accuracy"] for line in measured]
     return means | {"accuracy_last": accuracies[-1], "accuracy_best": max(accuracies)}

@@ -7,6 +7,7 @@ one process on a CPU (`forked`), or processes that torchrun has started, on one 
 
 import contextlib
 import ctypes
+import gc
 import itertools
 import os
 import signal
@@ -15,6 +16,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -145,9 +147,12 @@ def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) 
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the parent, however that ends
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.closerange(3, 4096)  # locks and files are the parent's
-        with _world(rank, size, f"file://{meeting}") as world:
-            follow(world)
+        os.closerange(3, 4096)  # locks, files and connections are the parent's
+        gc.freeze()  # and so are its objects: one that is let go here would close what has the same numbers by then
+        # OpenMP's pool belongs to a thread and is lost in a fork: the thread that had one may wait for it for ever.
+        fresh = ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1))
+        with fresh, _world(rank, size, f"file://{meeting}") as world:
+            fresh.submit(follow, world).result()
         code = 0
     except (WorkerError, UpdateError):
         pass  # rank 0 knows as well, and says why
@@ -177,8 +182,10 @@ def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterato
         group = dist.new_group(timeout=PATIENCE, backend=backend)
     except RuntimeError as error:
         raise WorkerError(f"a worker process of this run has not come ({_first_line(error)}).") from None
+    world = World(rank, size, group)
     try:
-        yield World(rank, size, group)
+        yield world
     finally:
+        world._group = group = None  # the last holds on its connections
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()

@@ -1,0 +1,64 @@
+"""The ServerApp: `serverapp = "fedacd.flower.server:app"`."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedacd.files import write_atomically
+from fedacd.flower.central import Central
+from fedacd.flower.settings import Deployment, deployment_of
+from fedacd.flower.strategy import Deployed
+from fedacd.records import RunFolder, read_rounds
+
+LOG = logging.getLogger("flwr")
+DEPLOYMENT = "deployment.json"
+
+
+def main(grid: Grid, context: Context) -> None:
+    """Train, or go on training. A mistake in the settings ends the run; `flwr list` has the message."""
+    serve(grid, deployment_of(context.run_config))
+
+
+def serve(grid: Grid, deployment: Deployment) -> Central:
+    """A deployment with its run folder. A line is on the disk before its checkpoint, and both before the next round."""
+    config = deployment.config
+    with RunFolder(Path(str(config.run.out)).expanduser()) as folder:
+        folder.start(config, [])
+        about = {key: value for key, value in vars(deployment.flower).items() if value is not None}
+        write_atomically(folder.path / DEPLOYMENT, (json.dumps(about, indent=2) + "\n").encode())
+        state = folder.resume(config, LOG.warning)
+        central = Central(deployment, state, read_rounds(folder.path))
+
+        def keep(line: dict[str, Any]) -> None:
+            folder.append(line)
+            folder.save_state(central.state, config)
+
+        with folder.session(torch.device("cpu"), central.state.round, lambda: {"flower": True}):
+            dataset = deployment.dataset
+            Deployed(central, dataset.shape, dataset.num_classes, keep).start(grid)
+            folder.save_model(central.state.server.shared, _about(deployment))
+    return central
+
+
+def _about(deployment: Deployment) -> dict[str, Any]:
+    """What inference needs beside the weights."""
+    config, dataset = deployment.config, deployment.dataset
+    return {
+        "model": config.model.name,
+        "model_options": config.model.options,
+        "method": config.method.name,
+        "method_options": config.method.options,
+        "shape": dataset.shape,
+        "mean": config.data.mean,
+        "std": config.data.std,
+        "class_names": dataset.class_names,
+    }
+
+
+app = ServerApp()
+app.main()(main)
