@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fedacd.data import Dataset
@@ -14,12 +13,11 @@ from fedacd.engine.crew import Crew, Loop
 from fedacd.engine.local import finish
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, prepare
-from fedacd.engine.slots import Slots, variable
-from fedacd.engine.together import _tiny_job, groups, trainer_for
+from fedacd.engine.slots import Slots
+from fedacd.engine.together import groups, trainer_for
 from fedacd.errors import UpdateError
 from fedacd.methods import METHODS
 from fedacd.metrics import METRICS
-from fedacd.models import SmallCNN
 
 ALL = pytest.mark.parametrize("name", METHODS)
 SMALL: dict[str, Any] = {
@@ -367,55 +365,3 @@ def test_not_even_one_slot_fits(data: Dataset, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UpdateError, match="not even one client fits into the device's memory"):
         work(Crew(trainer), setups)
     assert said == [f"out of device memory: going on with {K} slots" for K in (2, 1)]
-
-
-# What a method and a model let us stack.
-
-
-def test_finding_what_may_differ_leaves_the_network_alone(data: Dataset) -> None:
-    for name in METHODS:
-        setup = a_run(data, name)
-        before = pytree.tree_map(torch.clone, dict(setup.net.initial))
-        variable(_tiny_job(setup))
-        torch.testing.assert_close(dict(setup.net.initial), before, rtol=0, atol=0)
-
-
-def test_what_may_differ_between_slots(data: Dataset) -> None:
-    found = variable(_tiny_job(a_run(data, "fedacd")))
-    assert set(found) == {"lam", "tau"}  # not `missing`, of which it takes the logarithm as of a plain number
-    assert variable(_tiny_job(a_run(data, "fedavg"))) == []
-
-
-class Dropping(SmallCNN):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(nn.functional.dropout(x, 0.5, self.training))
-
-
-def test_a_model_with_dropout_is_trained_by_the_loop(data: Dataset) -> None:
-    setup = prepare(SMALL, dataset=data, model=Dropping)
-    said: list[str] = []
-    trainer = trainer_for([setup], said.append)
-    assert isinstance(trainer, Loop)
-    (message,) = said
-    assert message.startswith("training one client at a time: this run cannot be stacked (")
-    ((simulation, records),) = work(Crew(trainer), [setup])
-    alone, expected = by_loop(setup)
-    assert_same_bits(simulation, alone)
-    assert without_clock(records) == without_clock(expected)
-
-
-class Moody(SmallCNN):
-    """Computes otherwise while it is trained, without drawing anything."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits = super().forward(x)
-        return 0.5 * logits if self.training else logits
-
-
-def test_steps_run_in_training_mode_and_measurements_do_not(data: Dataset) -> None:
-    setup = prepare(SMALL, dataset=data, model=Moody)
-    ((_, records),) = work(Crew(trainer_for([setup], print)), [setup])
-    _, expected = by_loop(setup)
-    for line, other in zip(records, expected, strict=True):
-        assert line["train_loss"] == pytest.approx(other["train_loss"], rel=1e-4)
-        assert line["accuracy"] == pytest.approx(other["accuracy"], abs=0.02)
