@@ -1,12 +1,19 @@
 # make demo    train FedAvg and FedACD on scikit-learn's digits, compare them, write a report
 # make test    every check: format, lint, types, tests
-# Both make .venv and install pinned versions where they are missing.
+# make test-flower      the deployment, with real processes, in an environment of its own
+# make flower-equality  every method deployed beside its simulation
+# make flower-faults    20 rounds with sites that die and sleep
+# They make .venv and .venv-flower and install pinned versions where they are missing.
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+FLOWER := .venv-flower/bin
+FLOWER_INSTALLED := .venv-flower/installed
 
-.PHONY: demo test install clean
+export FLWR_TELEMETRY_ENABLED := 0
+
+.PHONY: demo test test-flower flower-equality flower-faults install clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedacd sweep --dataset digits --method fedavg,fedacd --clients 20 --beta 0.1 \
@@ -19,6 +26,15 @@ test: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/pytest
 
+test-flower: $(FLOWER_INSTALLED)
+	$(FLOWER)/pytest tests/flower
+
+flower-equality: $(FLOWER_INSTALLED)
+	FEDACD_ALL=1 $(FLOWER)/pytest -s tests/flower/test_equality.py
+
+flower-faults: $(FLOWER_INSTALLED)
+	FEDACD_ROUNDS=20 $(FLOWER)/pytest -s tests/flower/test_faults.py -k sites_that_die
+
 install: $(INSTALLED)
 
 # torch comes first and alone, at its pinned version, so that no other package's range decides which build is fetched.
@@ -29,5 +45,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# Flower wants older versions of typer and rich than constraints.txt has, so it lives apart.
+$(FLOWER_INSTALLED): pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv .venv-flower
+	$(FLOWER)/pip install --quiet --constraint constraints-flower.txt torch
+	$(FLOWER)/pip install --quiet --constraint constraints-flower.txt --editable '.[flower,flower-dp]' \
+		pytest pytest-timeout hypothesis
+	touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-flower .mypy_cache .pytest_cache .ruff_cache .hypothesis
