@@ -194,14 +194,17 @@ def arithmetic(precision: str, threads: int | None = None, deterministic: bool =
     for switch in switches:
         switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     torch.set_num_threads(threads or threads_before)
-    strict_before, tries_before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    tries_before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = not deterministic
-    if deterministic:
+    # Not in vain: it imports torch's compiler, which takes a second.
+    switched = deterministic and not torch.are_deterministic_algorithms_enabled()
+    if switched:
         torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(strict_before)
+        if switched:
+            torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.benchmark = tries_before
         torch.set_num_threads(threads_before)
         for switch, value in zip(switches, before, strict=True):
