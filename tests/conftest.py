@@ -13,6 +13,9 @@ from fedacd.data import Dataset, load
 settings.register_profile("fedacd", deadline=None, derandomize=True)
 settings.load_profile("fedacd")
 
+# Without a GPU, kernels run in Triton's interpreter. Triton looks once, when it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # The sizes are tiny: more threads would only compete, and with them the numbers of a sum change in the last bit.
 torch.set_num_threads(1)

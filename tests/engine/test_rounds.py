@@ -327,5 +327,5 @@ def test_dropout_draws_the_same_after_a_restart(digits: Dataset) -> None:
     # Evaluation drops nothing: the same weights in a model without dropout are right as often.
     plain = Simulation(prepare(SMALL, dataset=digits))
     shared = first.state.server.shared
-    counts = tally_of(lambda x: plain.method.predict(plain.net, shared, x), plain.images, plain.test)
+    counts = tally_of(plain.net, plain.method, shared, plain.images, plain.test)
     assert a["per_class"] == per_class_accuracy(counts).tolist()

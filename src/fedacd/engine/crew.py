@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fedacd.engine.local import TOO_LARGE, Job, Outcome, run_client
+from fedacd.engine.local import TOO_LARGE, Job, Outcome, TallyOf, run_client, tally_of
 from fedacd.engine.rounds import Simulation
 from fedacd.errors import UpdateError
 
@@ -20,6 +20,9 @@ Event = tuple[Simulation, dict[str, Any] | Exception]
 
 class Trainer(Protocol):
     """Whoever trains clients. A job carries a tag, by which its outcome is known."""
+
+    tally: TallyOf
+    """Of a global model."""
 
     @property
     def free(self) -> int:
@@ -49,6 +52,7 @@ class Loop:
     """One client after the other."""
 
     def __init__(self) -> None:
+        self.tally: TallyOf = tally_of
         self._job: tuple[Any, Job] | None = None
 
     @property
@@ -163,10 +167,10 @@ class Crew:
 
     def _close(self, run: Simulation) -> None:
         try:
-            run.close()
+            run.close(self.trainer.tally)
         except torch.OutOfMemoryError:  # evaluation lives on what the slots leave over
             self._queue.extendleft(reversed(self.trainer.shrink()))
-            run.close()
+            run.close(self.trainer.tally)
 
     def _open(self, run: Simulation) -> None:
         self._queue.extend(((run, number), job) for number, job in run.open().items())

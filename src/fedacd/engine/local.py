@@ -17,7 +17,7 @@ from fedacd.metrics import tally
 from fedacd.models.net import Net
 
 TOO_LARGE = "not even one client fits into the device's memory: a smaller train.batch_size or model helps."
-CLEAN_BATCH, WIDE_BATCH = 500, 1000
+CLEAN_BATCH, WIDE_BATCH = 500, 2000
 """Samples in one batch of a pass without gradients, and on a GPU."""
 
 
@@ -138,12 +138,16 @@ def add(total: Tensors, more: Tensors) -> Tensors:
 
 
 @torch.no_grad()
-def tally_of(forward: Callable[[Tensor], Tensor], images: Images, samples: Tensor) -> Tensors:
-    """`metrics.tally` of a model over clean images."""
+def tally_of(net: Net, method: Method, shared: Shared, images: Images, samples: Tensor) -> Tensors:
+    """`metrics.tally` of the global model over clean images."""
+    net.train(False)
     counts: Tensors = {}
     for index in torch.split(samples, WIDE_BATCH if samples.is_cuda else CLEAN_BATCH):
-        counts = add(counts, tally(forward(images.clean(index)), images.labels[index]))
+        counts = add(counts, tally(method.predict(net, shared, images.clean(index)), images.labels[index]))
     return counts
+
+
+TallyOf = Callable[[Net, Method, Shared, Images, Tensor], Tensors]
 
 
 class Sums(NamedTuple):

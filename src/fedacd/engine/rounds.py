@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from fedacd import metrics
 from fedacd.engine.batches import Images
-from fedacd.engine.local import Job, Outcome, run_client, tally_of
+from fedacd.engine.local import Job, Outcome, TallyOf, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants, torch_seed
 from fedacd.engine.setup import Setup, images_of
 from fedacd.engine.spread import ALONE, World
@@ -193,7 +193,7 @@ class Simulation:
         assert self._open
         return self._open.add(number, outcome)
 
-    def close(self) -> None:
+    def close(self, tally: TallyOf = tally_of) -> None:
         """Aggregate and evaluate. An exception leaves the state after the round before."""
         assert self._open
         round_, before, world = self._open, self._head, self.world
@@ -209,10 +209,8 @@ class Simulation:
         server = world.same(server)
         counts: Tensors = {}
         if self._measured(round_.number):
-            self.net.train(False)
             mine = self.test[world.rank :: world.size]
-            counts = tally_of(lambda x: self.method.predict(self.net, server.shared, x), self.images, mine)
-            counts = world.sum(counts)
+            counts = world.sum(tally(self.net, self.method, server.shared, self.images, mine))
         self._open, self._head = None, State(round_.number, server, clients)
         later = Later((server, told, counts), self.device)
         self._closed.append(Closed(round_, clients, later, before.server.shared))

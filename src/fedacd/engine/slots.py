@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedacd.engine.batches import Draws, Images, draws_of, make_batch
-from fedacd.engine.clean import CleanProgram
+from fedacd.engine.clean import CleanPrograms
 from fedacd.engine.local import (
     TOO_LARGE,
     CleanPass,
@@ -28,6 +28,7 @@ from fedacd.engine.local import (
     Job,
     Moving,
     Outcome,
+    TallyOf,
     begin,
     clean_pass,
     finish,
@@ -129,7 +130,8 @@ class Slots:
         self._outcomes: list[tuple[Any, Outcome | Exception]] = []
         self._stack: Slot | None = None
         self._run: Callable[[], None] = lambda: None
-        self._clean = CleanProgram(say)
+        self._clean = CleanPrograms(say)
+        self.tally: TallyOf = self._clean.tally
         self._compile_seconds = 0.0
         self._busy_steps = self._all_steps = 0
 

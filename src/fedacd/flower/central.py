@@ -145,7 +145,7 @@ class Central:
         measured: dict[str, Any] = dict.fromkeys(("accuracy", "per_class", *BLIND))
         due = self.round % self.config.run.eval_every == 0 or self.round == self.config.train.rounds
         if self.flower.evaluate and due:
-            counts = tally_of(lambda x: self.method.predict(self.net, shared, x), self._images, self._test)
+            counts = tally_of(self.net, self.method, shared, self._images, self._test)
             accuracy = metrics.per_class_accuracy(counts)
             per_class = [None if value != value else value for value in accuracy.tolist()]
             measured |= {"accuracy": metrics.uniform_accuracy(accuracy), "per_class": per_class}

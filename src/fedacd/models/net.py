@@ -28,6 +28,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from fedacd.errors import ModelError, unknown
+from fedacd.models.fused import fused
 
 Shape = tuple[int, int, int]
 Params = Mapping[str, Tensor]
@@ -43,9 +44,9 @@ class Net:
     initial: dict[str, Tensor]
     """The trainable parameters at the start: fp32, on the CPU."""
 
-    def __init__(self, module: nn.Module, num_classes: int, head: str | None) -> None:
-        """`head` must have been checked; use `wrap`."""
-        self.num_classes = num_classes
+    def __init__(self, module: nn.Module, num_classes: int, head: str | None, example: Tensor) -> None:
+        """`head` must have been checked, with an input such as `example`; use `wrap`."""
+        self.num_classes, self._example = num_classes, example
         self.initial = {
             name: p.detach().clone(memory_format=torch.contiguous_format)
             for name, p in module.named_parameters()
@@ -90,7 +91,8 @@ class Net:
         `bf16` lets forward and backward passes compute in bfloat16; parameters and outputs are float32 all the same.
         """
         other = copy.copy(self)
-        other._body = copy.deepcopy(self._body).to(device)
+        fast = torch.device(device).type == "cuda"
+        other._body = (fused(self._body, self._example) if fast else copy.deepcopy(self._body)).to(device)
         other._bf16 = bf16
         return other
 
@@ -134,7 +136,7 @@ def wrap(module: nn.Module, shape: Shape, num_classes: int, head: str | None = N
             raise ModelError(f"model '{name}' has a lazy layer that its forward does not use: leave it out.")
         if not any(p.requires_grad for p in module.parameters()):
             raise ModelError(f"model '{name}' has no trainable parameters.")
-        return Net(module, num_classes, _find_head(module, num_classes, head, x, name))
+        return Net(module, num_classes, _find_head(module, num_classes, head, x, name), x)
 
 
 def _noise(*shape: int) -> Tensor:

@@ -1,0 +1,78 @@
+"""A model's `Conv2d, ReLU, MaxPool2d(2)` as one operation where a GPU has a kernel for it; elsewhere as they are."""
+
+import copy
+import importlib.util
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ConvReluPool(nn.Conv2d):
+    """The three modules in one, with the convolution's parameters under its name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = _dtype(x)
+        if dtype is None:
+            return F.max_pool2d(F.relu(super().forward(x)), 2)
+        from fedacd.models import kernels
+
+        assert self.bias is not None
+        assert not isinstance(self.padding, str)
+        (kh, kw), (top, left) = self.kernel_size, self.padding
+        # Runs of memory under a row of the kernel: of 16 numbers, or of a multiple.
+        channels = -self.in_channels % (4 if self.in_channels <= 4 else 16)
+        wider = -kw % 4 if self.in_channels <= 4 else 0
+        x = F.pad(x.to(dtype).movedim(1, -1), (0, channels, left, left + wider, top, top))
+        w = F.pad(self.weight.to(dtype).movedim(1, -1), (0, channels, 0, wider)).flatten(1)
+        out, _ = kernels.ConvReluPool.apply(  # type: ignore[no-untyped-call]
+            x[None].contiguous(), w[None].contiguous(), self.bias.to(dtype)[None], kh, kw + wider
+        )
+        pooled: Tensor = out[0].movedim(-1, 1)
+        return pooled
+
+
+def _dtype(x: Tensor) -> torch.dtype | None:
+    """In which the kernels compute, if they can: they have no full float32."""
+    if not x.is_cuda or not importlib.util.find_spec("triton"):
+        return None
+    if torch.is_autocast_enabled("cuda"):
+        return torch.bfloat16
+    return torch.float32 if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
+
+
+def fused(module: nn.Module, example: Tensor) -> nn.Module:
+    """A copy of `module` with the three in one wherever they follow each other in an nn.Sequential.
+
+    A module that uses them in another way shows it by other outputs for `example`: its copy is as it is.
+    """
+    other = copy.deepcopy(module)
+    for block in [child for child in other.modules() if type(child) is nn.Sequential]:
+        for number in range(len(block) - 2):
+            conv, relu, pool = (block[number + after] for after in range(3))
+            if _fits(conv) and type(relu) is nn.ReLU and _halves(pool):
+                conv.__class__ = ConvReluPool
+                block[number + 1], block[number + 2] = nn.Identity(), nn.Identity()
+    with torch.no_grad():
+        same = torch.equal(other.eval()(example), copy.deepcopy(module).eval()(example))
+    return other.train(module.training) if same else copy.deepcopy(module)
+
+
+def _fits(conv: nn.Module) -> bool:
+    return (
+        type(conv) is nn.Conv2d
+        and conv.bias is not None
+        and conv.out_channels % 16 == 0
+        and (conv.stride, conv.dilation, conv.groups, conv.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
+        and not isinstance(conv.padding, str)
+    )
+
+
+def _halves(pool: nn.Module) -> bool:
+    return (
+        type(pool) is nn.MaxPool2d
+        and all(size in (2, (2, 2)) for size in (pool.kernel_size, pool.stride))
+        and pool.padding in (0, (0, 0))
+        and pool.dilation in (1, (1, 1))
+        and not (pool.ceil_mode or pool.return_indices)
+    )

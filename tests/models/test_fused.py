@@ -1,0 +1,201 @@
+"""Convolution, ReLU and pooling in one, against the three modules.
+
+Without a GPU the kernels run in Triton's interpreter, on a CPU: what they compute is tested, not how fast; and they
+are compiled for a GPU that is not there.
+"""
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedacd.models import build, fused
+from fedacd.models.net import wrap
+
+K, B = 2, 3
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CLOSE = 1e-5 if DEVICE == "cpu" else 3e-3
+"""Relative to the largest number: the interpreter computes in float32, a GPU in tf32."""
+
+
+@pytest.fixture
+def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels take every input."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setattr(fused, "_dtype", lambda x: x.dtype)
+
+
+def three(channels: int, out: int, kernel: int, padding: int = 0) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels, out, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)).to(DEVICE)
+
+
+def one_of(module: nn.Module) -> nn.Module:
+    """Another copy, its convolution changed whatever it computes."""
+    other = copy.deepcopy(module)
+    assert isinstance(other, nn.Sequential)
+    other[0].__class__ = fused.ConvReluPool
+    other[1], other[2] = nn.Identity(), nn.Identity()
+    return other
+
+
+def assert_close(mine: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=CLOSE * float(theirs.abs().max()))
+
+
+@pytest.mark.usefixtures("_kernels")
+@pytest.mark.parametrize(
+    ("channels", "out", "kernel", "padding", "size"),
+    [
+        (3, 16, 5, 0, 12),  # images: channels and kernel are padded
+        (16, 32, 5, 0, 9),  # an odd number of pixels, of which pooling leaves the last out
+        (1, 16, 3, 1, 8),
+        (20, 48, 3, 1, 7),  # no power of two anywhere
+    ],
+)
+def test_outputs_and_gradients_of_stacked_clients(
+    channels: int, out: int, kernel: int, padding: int, size: int
+) -> None:
+    theirs = three(channels, out, kernel, padding)
+    mine = one_of(theirs)
+    x = torch.randn(K, B, channels, size, size, device=DEVICE)
+    weights = {name: 0.3 * torch.randn(K, *p.shape, device=DEVICE) for name, p in theirs.named_parameters()}
+
+    def found(module: nn.Module) -> tuple[dict[str, Tensor], Tensor]:
+        def loss(weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+            y = functional_call(module, weights, (x,))
+            return (y * y.detach().sin()).sum(), y
+
+        (of_weights, of_x), y = vmap(grad(loss, argnums=(0, 1), has_aux=True))(weights, x)
+        return of_weights | {"x": of_x, "y": y}, y
+
+    for (name, value), expected in zip(found(mine)[0].items(), found(theirs)[0].values(), strict=True):
+        assert value.shape == expected.shape, name
+        assert_close(value, expected)
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_one_client_alone_by_autograd() -> None:
+    theirs = three(3, 16, 3)
+    mine = one_of(theirs)
+    x = torch.randn(B, 3, 8, 8, device=DEVICE)
+    for module in (mine, theirs):
+        module(x).square().sum().backward()
+    for mine_p, theirs_p in zip(mine.parameters(), theirs.parameters(), strict=True):
+        assert mine_p.grad is not None
+        assert theirs_p.grad is not None
+        assert_close(mine_p.grad, theirs_p.grad)
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_no_gradient_of_images_is_computed_and_the_step_is_traced_whole() -> None:
+    module = one_of(three(3, 16, 3))
+    x = torch.randn(K, B, 3, 8, 8, device=DEVICE)
+    weights = {name: torch.randn(K, *p.shape, device=DEVICE) for name, p in module.named_parameters()}
+
+    def step(w: Tensor, b: Tensor, x: Tensor) -> dict[str, Tensor]:
+        def loss(w: dict[str, Tensor], x: Tensor) -> Tensor:
+            out: Tensor = functional_call(module, w, (x,))
+            return out.square().sum()
+
+        gradient: dict[str, Tensor] = vmap(grad(loss))({"0.weight": w, "0.bias": b}, x)
+        return gradient
+
+    graph = make_fx(step)(*weights.values(), x)
+    ours = [str(node.target) for node in graph.graph.nodes if "fedacd" in str(node.target)]
+    assert ours == ["fedacd.conv_relu_pool.default", "fedacd.conv_of_weight.default"]
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_where_nothing_gets_through_there_is_no_gradient() -> None:
+    """Worked out by hand: weights 0 and bias -1 give -1 everywhere, which ReLU stops; with bias +1 each of the 9
+    windows passes 1 on, whose gradient reaches the bias: 9."""
+    module = one_of(three(3, 16, 3))
+    x = torch.randn(1, 3, 8, 8, device=DEVICE)
+    weight = torch.zeros(16, 3, 3, 3, device=DEVICE)
+    for value, gradient in ((-1.0, 0.0), (1.0, 9.0)):
+        bias = torch.full((16,), value, device=DEVICE, requires_grad=True)
+        out = functional_call(module, {"0.weight": weight, "0.bias": bias}, (x,))
+        assert torch.equal(out, torch.full((1, 16, 3, 3), max(value, 0.0), device=DEVICE))
+        (of_bias,) = torch.autograd.grad(out.sum(), bias)
+        assert of_bias.tolist() == [gradient] * 16
+
+
+def test_the_papers_cnn_is_changed_and_computes_the_same() -> None:
+    net = build("cnn", (3, 32, 32), 10, {}, 0)
+    other = fused.fused(net._body, net._example)
+    kinds = [type(child) for child in other.modules()]
+    assert kinds.count(fused.ConvReluPool) == 2
+    assert nn.MaxPool2d not in kinds
+    assert [name for name, _ in other.named_parameters()] == [name for name, _ in net._body.named_parameters()]
+    assert torch.equal(other(net._example), net._body(net._example))
+
+
+class Peeks(nn.Module):
+    """Uses the convolution's output beside what is pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(2))
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.body[0](x)
+        pooled = self.body[2](self.body[1](seen))
+        return self.head(torch.cat([seen.mean((2, 3)), pooled.mean((2, 3))], 1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Peeks(),
+        nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 10)),
+        nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(256, 10)),
+        nn.Sequential(nn.Conv2d(3, 16, 3), nn.ELU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(784, 10)),
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(392, 10)),
+    ],
+    ids=["its output is used twice", "strides", "threes", "no ReLU", "eight channels"],
+)
+def test_others_stay_as_they_are(module: nn.Module) -> None:
+    net = wrap(module, (3, 16, 16), 10)
+    assert not any(isinstance(child, fused.ConvReluPool) for child in fused.fused(net._body, net._example).modules())
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU to run the kernels on")
+def test_the_kernels_compile_for_a_gpu() -> None:
+    """For Hopper, in both precisions, with matrix instructions and within a block's memory."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["compiled"] * 6
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from fedacd.models import kernels
+
+def check(kernel, pointers, **fixed):
+    names = kernel.arg_names
+    kinds = {name: pointers.get(name, "constexpr" if name in fixed else "i32") for name in names}
+    values = {(names.index(name),): value for name, value in fixed.items()}
+    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name in pointers}
+    source, hopper = ASTSource(kernel, kinds, values, aligned), GPUTarget("cuda", 90, 32)
+    made = compile(source, target=hopper, options={"num_warps": 4})
+    assert "mma" in made.asm["ptx"] and made.metadata.shared < 228 * 1024
+    print("compiled")
+
+for kind in ("*bf16", "*fp32"):
+    layer = {"H": 14, "W": 14, "C": 64, "N": 64, "KH": 5, "J": 320, "BN": 64}
+    pooled = layer | {"PH": 5, "PW": 5}
+    data = {"x": kind, "w": kind, "bias": kind, "out": kind, "gradient": kind, "pixel": "*u8"}
+    check(kernels._forward_kernel, data, **pooled, BW=64, BJ=32)
+    check(kernels._convolution_kernel, data, **layer, OH=10, OW=10, BM=128, BJ=32)
+    check(kernels._of_weight_kernel, data | {"out": "*fp32"}, **pooled, BW=16, BJ=128, PARTS=2, EACH=800)
+"""
