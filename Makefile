@@ -2,7 +2,7 @@
 # make test    every check: format, lint, types, tests
 # make test-flower      the deployment, with real processes, in an environment of its own
 # make flower-equality  every method deployed beside its simulation
-# make flower-faults    20 rounds with sites that die and sleep
+# make flower-faults    20 rounds with sites that die and sleep, and servers that are killed
 # They make .venv and .venv-flower and install pinned versions where they are missing.
 
 PYTHON ?= python3
@@ -33,7 +33,7 @@ flower-equality: $(FLOWER_INSTALLED)
 	FEDACD_ALL=1 $(FLOWER)/pytest -s tests/flower/test_equality.py
 
 flower-faults: $(FLOWER_INSTALLED)
-	FEDACD_ROUNDS=20 $(FLOWER)/pytest -s tests/flower/test_faults.py -k sites_that_die
+	FEDACD_ROUNDS=20 $(FLOWER)/pytest -s tests/flower/test_faults.py -k "sites_that_die or killed"
 
 install: $(INSTALLED)
 

@@ -1,6 +1,7 @@
 """A real federation on one machine, made and started as the starter's README says."""
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -39,7 +40,7 @@ class Federation:
         self.folder, self.num_sites, self.project = folder, num_sites, folder / "project"
         self.data = folder / "digits.npz"
         self.groups: dict[str, subprocess.Popen[bytes]] = {}
-        self._stack = contextlib.ExitStack()
+        self.runs: list[str] = []
         self._port, self._site_port = _free_ports(2, num_sites)
 
     def __enter__(self) -> Self:
@@ -131,7 +132,7 @@ class Federation:
         head = text[: text.index("[tool.flwr.app.config]")]
         lines = [f"{key} = {_toml(value)}" for key, value in config.items()]
         (self.project / "pyproject.toml").write_text("\n".join([head + "[tool.flwr.app.config]", *lines]) + "\n")
-        self.flwr("run", ".", "federation")
+        self.runs.append(json.loads(self.flwr("run", ".", "federation", "--format", "json"))["run-id"])
         return out
 
     def run(self, name: str, settings: Mapping[str, Any], seconds: float = 200) -> Path:
@@ -147,7 +148,10 @@ class Federation:
         _until(lambda: len(read_rounds(out)) >= number, seconds, f"{out} is not at round {number}", self.logs)
 
     def logs(self) -> str:
-        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
+        """Of every process; a ServerApp's is kept by the SuperLink."""
+        said = {path.name: path.read_text() for path in sorted(self.folder.glob("*.log"))}
+        said |= {f"run {run}": self.flwr("log", run, "federation", "--show") for run in self.runs[-1:]}
+        return "\n".join(f"== {name}\n{text[-3000:]}" for name, text in said.items())
 
 
 def _toml(value: Any) -> str:
