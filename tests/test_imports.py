@@ -11,8 +11,8 @@ SOURCE = Path(fedacd.__file__).parent
 
 # A module imports only from those on its left.
 ORDER = ["errors", "config", "files", "data", "partition", "models", "methods", "metrics", "environment", "records",
-         "engine", "inference", "api", "display", "track", "report", "bench", "cli_exits", "tables", "flower",
-         "cli_data", "cli"]  # fmt: skip
+         "engine", "inference", "training", "api", "display", "track", "report", "bench", "cli_exits", "tables",
+         "flower", "cli_data", "cli"]  # fmt: skip
 
 
 def imported(path: Path) -> set[str]:

@@ -299,8 +299,8 @@ def test_a_run_that_has_ended_is_let_go(data: Dataset, tmp_path: Path, monkeypat
             super().__init__(*arguments, **named)
             alive.add(self)
 
-    monkeypatch.setattr("fedacd.api.Simulation", Counted)
-    monkeypatch.setattr("fedacd.api.AT_ONCE", 1)
+    monkeypatch.setattr("fedacd.training.Simulation", Counted)
+    monkeypatch.setattr("fedacd.training.AT_ONCE", 1)
 
     def count(*_: object) -> None:
         nonlocal most

@@ -108,8 +108,10 @@ def run(
         here = {name: contestant for name, contestant in everybody.items() if not contestant.missing}
 
         def measure(name: str, work: Workload = work, here: dict[str, Contestant] = here) -> Turn:
-            say(f"{work.name}: {here[name].title} ...")
-            return _turn(work, here[name], str(where), rounds, profile)
+            turn = _turn(work, here[name], str(where), rounds, profile)
+            found = f"{turn.samples / turn.seconds:,.0f} samples/s" if isinstance(turn, Measured) else f"failed: {turn}"
+            say(f"{work.name}: {here[name].title}: {found}")
+            return turn
 
         def look(repeat: int) -> None:
             for sign in machine.not_idle(where, first=False, seconds=0.5) if repeat else ():

@@ -9,7 +9,10 @@ umask 077
 mkdir -p keys
 cd keys
 names="DNS:localhost,IP:127.0.0.1"
-for host in "$@"; do names="$names,DNS:$host"; done
+for host in "$@"; do
+    case $host in *:*) kind=IP ;; *[!0-9.]*) kind=DNS ;; *) kind=IP ;; esac
+    names="$names,$kind:$host"
+done
 if [ ! -f ca.key ]; then
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes -days 365 -subj "/CN=fedacd trial CA" \
         -addext "basicConstraints=critical,CA:TRUE" -addext "keyUsage=critical,keyCertSign,cRLSign" \
