@@ -132,10 +132,7 @@ class Simulation:
 
     def restore(self, state: State) -> None:
         """Go on from a checkpoint of this run."""
-        try:
-            self._begin_from(_in_order_of(self.state, state))
-        except (KeyError, ValueError) as error:
-            raise RecordError(f"the checkpoint does not fit this run: {error}.") from None
+        self._begin_from(in_order_of(self.state, state))
 
     def agree(self) -> None:
         """Start from rank 0's state on every rank."""
@@ -258,19 +255,19 @@ class Simulation:
         return generator(self.config.run.seed, Stream.SERVER, round_)
 
 
-def _in_order_of(fresh: State, saved: State) -> State:
+def in_order_of(fresh: State, saved: State) -> State:
     """A checkpoint with its tensors in the order of a fresh state: norms are summed in that order, to the bit."""
 
     def group(fresh: Tensors, saved: Tensors) -> Tensors:
         if fresh.keys() != saved.keys():
-            raise ValueError(f"it has {sorted(saved)}, not {sorted(fresh)}")
+            raise _misfit(f"it has {sorted(saved)}, not {sorted(fresh)}")
         for name, tensor in fresh.items():
             if tensor.shape != saved[name].shape or tensor.dtype != saved[name].dtype:
-                raise ValueError(f"{name} is {saved[name].dtype} {list(saved[name].shape)}")
+                raise _misfit(f"{name} is {saved[name].dtype} {list(saved[name].shape)}")
         return {name: saved[name] for name in fresh}
 
     if len(fresh.clients) != len(saved.clients):
-        raise ValueError(f"it has {len(saved.clients)} clients")
+        raise _misfit(f"it has {len(saved.clients)} clients")
     one, other = fresh.server, saved.server
     shared = Shared(group(one.shared.params, other.shared.params), group(one.shared.extra, other.shared.extra))
     clients = [
@@ -278,6 +275,10 @@ def _in_order_of(fresh: State, saved: State) -> State:
         for a, b in zip(fresh.clients, saved.clients, strict=True)
     ]
     return State(saved.round, Server(shared, group(one.hidden, other.hidden)), clients)
+
+
+def _misfit(why: str) -> RecordError:
+    return RecordError(f"the checkpoint does not fit this run: {why}.")
 
 
 def _bytes(tensors: Tensors) -> int:

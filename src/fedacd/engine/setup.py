@@ -83,17 +83,37 @@ def prepare(
     if model is not None:
         config = config.replace({"model.name": models.label(model)})
 
+    config = config.replace({"run.device": str(device)}).fill({"data.fingerprint": dataset.fingerprint})
+    config, method = fill_open(config, kind, dataset)
+    config, net = build_net(config, kind, dataset.shape, dataset.num_classes, model)
+    return Setup(
+        config=config,
+        dataset=dataset,
+        method=method,
+        net=net,
+        members=_members(config, dataset, members),
+        device=device,
+    )
+
+
+def fill_open(config: Config, kind: type[Method], dataset: Dataset) -> tuple[Config, Method]:
+    """What is left open takes the data set's or the method's value."""
     config = config.fill(dataset.defaults)
     config = config.fill(kind.defaults(dataset.name, str(config.model.name)))
-    found = {"mean": list(dataset.mean), "std": list(dataset.std), "fingerprint": dataset.fingerprint}
-    config = config.fill({f"data.{key}": value for key, value in found.items()})
+    config = config.fill({"data.mean": list(dataset.mean), "data.std": list(dataset.std)})
     method = kind.build(config.method.options)
-    config = config.replace({"run.device": str(device), **_options(method)})
+    return config.replace(_options(method)), method
 
+
+def build_net(
+    config: Config, kind: type[Method], shape: tuple[int, int, int], num_classes: int, model: Factory | None = None
+) -> tuple[Config, Net]:
+    """The run's model with its initial weights, and the config with its fingerprint.
+
+    Refused: a model that is not the config's any more, or that the method cannot work on.
+    """
     weights_seed = torch_seed(config.run.seed, Stream.WEIGHTS)
-    net = models.build(
-        model or str(config.model.name), dataset.shape, dataset.num_classes, config.model.options, weights_seed
-    )
+    net = models.build(model or str(config.model.name), shape, num_classes, config.model.options, weights_seed)
     mark = models.fingerprint(model or str(config.model.name), net)
     if mark is not None:
         if config.model.options.get("fingerprint", mark) != mark:
@@ -104,14 +124,7 @@ def prepare(
             f"method {kind.title} works on features, and model '{config.model.name}' has none: its forward does not "
             "end in an nn.Linear with one output per class (model.head names it)."
         )
-    return Setup(
-        config=config,
-        dataset=dataset,
-        method=method,
-        net=net,
-        members=_members(config, dataset, members),
-        device=device,
-    )
+    return config, net
 
 
 def _check_data(settings: Data, dataset: Dataset) -> None:

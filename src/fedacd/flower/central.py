@@ -19,8 +19,8 @@ from fedacd import metrics
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants
-from fedacd.engine.rounds import Fold
-from fedacd.errors import ConfigError, RecordError
+from fedacd.engine.rounds import Fold, in_order_of
+from fedacd.errors import ConfigError
 from fedacd.flower.privacy import Privacy
 from fedacd.flower.settings import Deployment
 from fedacd.methods import Reply, Server, Shared, Tensors, Total
@@ -39,7 +39,9 @@ class Central:
         self.net.train(False)
         self._images, self._test = _images(deployment)
         first = self.method.init_server(self.net, self._rng(0))
-        self.state = State(0, first, []) if state is None else _in_order(first, state)
+        self.state = State(0, first, [])
+        if state is not None:
+            self.state = in_order_of(self.state, state)
         self.like = self._dry_run(first)
         """A reply as it must be: names, shapes and dtypes."""
         self.privacy = Privacy.of(self.flower, self.method, self.like, self.config.partition.clients)
@@ -190,17 +192,6 @@ def _images(deployment: Deployment) -> tuple[Images, torch.Tensor]:
         crop=settings.crop or 0,
     )
     return images, torch.arange(len(labels))
-
-
-def _in_order(first: Server, saved: State) -> State:
-    """A checkpoint with its tensors in the order of a fresh state."""
-    try:
-        shared = saved.server.shared
-        groups = zip((*first.shared, first.hidden), (*shared, saved.server.hidden), strict=True)
-        params, extra, hidden = ({name: there[name] for name in fresh} for fresh, there in groups)
-    except KeyError as error:
-        raise RecordError(f"the checkpoint does not fit this run: it lacks {error}.") from None
-    return State(saved.round, Server(Shared(params, extra), hidden), [])
 
 
 def _bytes(tensors: Tensors) -> int:

@@ -5,16 +5,17 @@ holds no lists, so that a list is written as a text: `data.mean = "[0.5]"`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedacd import data, models
+from fedacd import data
 from fedacd.config import Config, Settings, parse_value, setting
 from fedacd.data import NAMED, Dataset
-from fedacd.engine.plan import Stream, participants, torch_seed
-from fedacd.errors import ConfigError, ModelError
+from fedacd.engine.plan import participants
+from fedacd.engine.setup import build_net, fill_open
+from fedacd.errors import ConfigError
 from fedacd.methods import Method, find
 from fedacd.models.net import Net
 
@@ -61,37 +62,15 @@ def deployment_of(run_config: Mapping[str, Any]) -> Deployment:
         raise ConfigError("run.out is not set: a deployment needs a folder of the server's for its record.")
 
     dataset = data.load(config.data.name) if flower.evaluate else _stand_in(config, flower)
-    config = config.fill(dataset.defaults)
-    config = config.fill(kind.defaults(dataset.name, str(config.model.name)))
-    config = config.fill({"data.mean": list(dataset.mean), "data.std": list(dataset.std)})
+    config, method = fill_open(config, kind, dataset)
     for key, constants in (("mean", config.data.mean), ("std", config.data.std)):
         if len(constants or ()) != dataset.shape[0]:
             raise ConfigError(f"data.{key} = {constants}: must have {dataset.shape[0]} values, one a channel.")
-    method = kind.build(config.method.options)
-    config = config.replace({f"method.{key}": value for key, value in asdict(method).items()})
-    net = build_net(config, dataset.shape, dataset.num_classes)
-    if mark := models.fingerprint(str(config.model.name), net):
-        config = config.fill({"model.fingerprint": mark})
-    check_net(config, method, net)
+    config, net = build_net(config, kind, dataset.shape, dataset.num_classes)
     taking_part = len(participants(config.run.seed, 1, config.partition.clients, config.train.participation))
     if flower.min_replies > taking_part:
         raise ConfigError(f"flower.min_replies = {flower.min_replies}: only {taking_part} sites train in a round.")
     return Deployment(config=config, flower=flower, method=method, net=net, dataset=dataset)
-
-
-def build_net(config: Config, shape: tuple[int, int, int], num_classes: int) -> Net:
-    """The run's model with its initial weights: the same at the server and at every site."""
-    seed = torch_seed(config.run.seed, Stream.WEIGHTS)
-    return models.build(str(config.model.name), shape, num_classes, config.model.options, seed)
-
-
-def check_net(config: Config, method: Method, net: Net) -> None:
-    """Refuse a model that has changed, or that the method cannot work on."""
-    mark = models.fingerprint(str(config.model.name), net)
-    if mark is not None and config.model.options.get("fingerprint") != mark:
-        raise ModelError(f"model.fingerprint: '{config.model.name}' is not the model of this config here.")
-    if method.needs_features and not net.head_names:
-        raise ModelError(f"method {method.title} works on features, and model '{config.model.name}' has none.")
 
 
 def _listed(value: Any) -> Any:

@@ -22,12 +22,10 @@ from fedacd.data import Dataset
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, run_client
 from fedacd.engine.plan import Stream, generator, local_plan, torch_seed
-from fedacd.engine.setup import arithmetic
+from fedacd.engine.setup import arithmetic, build_net
 from fedacd.errors import ConfigError, DataError, RecordError
 from fedacd.files import read_safetensors, write_safetensors, writing
-from fedacd.flower.settings import build_net, check_net
 from fedacd.methods import Client, Method, Reply, Server, Shared, Tensors, find
-from fedacd.models.net import Net
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +70,7 @@ class Site:
             raise ConfigError(f"this site is client {node.partition_id}, not {order.client}.")
         self.dataset, self.members = _data(node, order)
         self.method: Method = find(self.config.method.name).build(self.config.method.options)
-        self.net: Net = build_net(self.config, self.dataset.shape, order.num_classes)
-        check_net(self.config, self.method, self.net)
+        _, self.net = build_net(self.config, type(self.method), self.dataset.shape, order.num_classes)
         # What the server starts from: a fresh client is made of it, and the names and shapes of all that follows.
         self.first: Server = self.method.init_server(self.net, generator(self.config.run.seed, Stream.SERVER, 0))
 
