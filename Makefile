@@ -3,6 +3,7 @@
 # make test-flower      the deployment, with real processes, in an environment of its own
 # make flower-equality  every method deployed beside its simulation
 # make flower-faults    20 rounds with sites that die and sleep, and servers that are killed
+# make flower-overhead  seconds per round beside Flower's own FedAvg, at 1, 4 and 8 sites (SITES="1 4 8")
 # They make .venv and .venv-flower and install pinned versions where they are missing.
 
 PYTHON ?= python3
@@ -10,10 +11,11 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 FLOWER := .venv-flower/bin
 FLOWER_INSTALLED := .venv-flower/installed
+SITES ?= 1 4 8
 
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test test-flower flower-equality flower-faults install clean
+.PHONY: demo test test-flower flower-equality flower-faults flower-overhead install clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedacd sweep --dataset digits --method fedavg,fedacd --clients 20 --beta 0.1 \
@@ -34,6 +36,9 @@ flower-equality: $(FLOWER_INSTALLED)
 
 flower-faults: $(FLOWER_INSTALLED)
 	FEDACD_ROUNDS=20 $(FLOWER)/pytest -s tests/flower/test_faults.py -k "sites_that_die or killed"
+
+flower-overhead: $(FLOWER_INSTALLED)
+	$(FLOWER)/python -m tests.flower.overhead $(SITES)
 
 install: $(INSTALLED)
 
