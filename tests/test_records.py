@@ -326,7 +326,7 @@ def test_a_full_disk_ends_with_a_message_and_what_was_saved_is_intact(
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save_state", full)
-        with pytest.raises(RecordError, match=r"cannot write .*state\.safetensors: No space left on device"):
+        with pytest.raises(RecordError, match=r"cannot write .*rounds\.jsonl: No space left on device"):
             train(digits, out, **{"run.save_every": 1})
     assert records.finished_rounds(out) == 1
     assert not list(out.glob("*.partial"))

@@ -17,7 +17,6 @@ import contextlib
 import fcntl
 import io
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,14 +115,17 @@ class RunFolder:
         return state
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a round's line, and make sure that it is on the disk."""
+        """Add a round's line, out of reach of whatever happens to this process."""
         path = self.path / ROUNDS
         with writing(path), path.open("ab") as file:
             file.write(_line(record).encode())
-            file.flush()
-            os.fsync(file.fileno())
 
     def save_state(self, state: State, config: Config) -> None:
+        """On the disk, and before it the lines of the rounds that led there."""
+        rounds = self.path / ROUNDS
+        if rounds.exists():
+            with writing(rounds):
+                sync(rounds)
         about = {
             "holds": "checkpoint",
             "round": state.round,

@@ -12,7 +12,7 @@ from fedacd.data import Dataset
 from fedacd.engine.local import Job
 from fedacd.engine.program import program
 from fedacd.engine.rounds import Simulation
-from fedacd.engine.slots import _all_slots, _slot_of
+from fedacd.engine.slots import _all_slots, _slot_of, _stacked
 from fedacd.methods import METHODS
 from tests.engine.test_slots import a_run, some
 
@@ -29,7 +29,7 @@ def test_a_traced_step_of_all_slots_equals_the_untraced(name: str, data: Dataset
     for job in jobs:
         job.net.train(True)
     S = max(job.plan.steps for job in jobs)
-    stack = tree_map(lambda *tensors: torch.stack(tensors), *[_slot_of(job, S, {}) for job in jobs])
+    stack = _stacked([_slot_of(job) for job in jobs], S)
     stack, pictures = tree_map(_double, (stack, jobs[0].images.tensors))
     flat, spec = tree_flatten((stack, pictures))
     step = _all_slots(_in_double(jobs[0]))

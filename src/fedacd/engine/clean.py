@@ -1,5 +1,6 @@
-"""Clean passes on a GPU: one model at a time over many samples, as a program that is replayed batch by batch."""
+"""Clean passes by programs: one model at a time over many samples, batch by batch without any work of the host."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedacd.engine.batches import Images
-from fedacd.engine.local import WIDE_BATCH, Job, Sums, clean_batch, clean_pass, tally_of
-from fedacd.engine.program import program
+from fedacd.engine.local import CLEAN_BATCH, WIDE_BATCH, Job, Sums, clean_batch
+from fedacd.engine.program import copy_all, program
 from fedacd.methods import Client, Method, Shared, Tensors, Trained
 from fedacd.metrics import tally
 from fedacd.models.net import Net
@@ -24,12 +25,9 @@ class CleanPrograms:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self.compile_seconds = say, 0.0
-        self._made: dict[Any, tuple[Any, Any, Callable[[], None]]] = {}
+        self._made: dict[Any, CleanProgram] = {}
 
     def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
-        if not samples.is_cuda:
-            return clean_pass(job, now, client, samples)
-
         def of_batch(model: Any, images: Images, index: Tensor, w: Tensor) -> Sums:
             now, shared, client = model
             return clean_batch(job._replace(shared=shared, images=images), now, client, index, w)
@@ -40,8 +38,6 @@ class CleanPrograms:
 
     def tally(self, net: Net, method: Method, shared: Shared, images: Images, samples: Tensor) -> Tensors:
         """Of a global model."""
-        if not samples.is_cuda:
-            return tally_of(net, method, shared, images, samples)
 
         def of_batch(shared: Shared, images: Images, index: Tensor, w: Tensor) -> Tensors:
             return tally(method.predict(net, shared, images.clean(index)), images.labels[index], w)
@@ -52,32 +48,50 @@ class CleanPrograms:
 
     @torch.no_grad()
     def _over(self, samples: Tensor, model: Any, images: Images, method: Method, of_batch: OfBatch) -> Any:
-        leaves, shape = tree_flatten(model)
-        kind = (shape, repr(method))  # whose hyper-parameters are constants of a program
+        kind = (tree_flatten(model)[1], repr(method))  # whose hyper-parameters are constants of a program
         if kind not in self._made:
             started = time.perf_counter()
-            self._made[kind] = self._make(model, images, of_batch)
+            self._made[kind] = CleanProgram(model, images, of_batch, self._say)
             self.compile_seconds += time.perf_counter() - started
-        (held, index, w), sums, run = self._made[kind]
-        torch._foreach_copy_(tree_leaves(held), leaves)
-        torch._foreach_zero_(tree_leaves(sums))
-        for part in torch.split(samples, WIDE_BATCH):
-            if len(part) < WIDE_BATCH:
-                w[len(part) :] = 0
-            index[: len(part)] = part
-            run()
-        w.fill_(1)
-        return tree_map(torch.clone, sums)
+        return self._made[kind](model, samples)
 
-    def _make(self, model: Any, images: Images, of_batch: OfBatch) -> tuple[Any, Any, Callable[[], None]]:
-        held = tree_map(torch.clone, model)
-        index = torch.zeros(WIDE_BATCH, dtype=torch.int64, device=images.labels.device)
-        w = torch.ones(WIDE_BATCH, device=images.labels.device)
 
-        def run(held: Any, index: Tensor, w: Tensor, pictures: tuple[Tensor, ...], sums: Any) -> None:
-            more = of_batch(held, images.of(*pictures), index, w)
+class CleanProgram:
+    """One program. A model and its samples are copied in, and the position among them advances on the device."""
+
+    def __init__(self, model: Any, images: Images, of_batch: OfBatch, say: Callable[[str], None]) -> None:
+        device = images.labels.device
+        self._batch = WIDE_BATCH if device.type == "cuda" else CLEAN_BATCH
+        self._model = tree_map(torch.clone, model)
+        self._samples = torch.zeros(len(images.labels) + self._batch, dtype=torch.int64, device=device)
+        self._bounds = _bounds(0, device).clone()
+        within = torch.arange(self._batch, device=device)
+        first = of_batch(self._model, images, within * 0, torch.ones(self._batch, device=device))
+        self._sums = sums = tree_map(torch.zeros_like, first)
+
+        def run(
+            model: Any, samples: Tensor, bounds: Tensor, within: Tensor, pictures: tuple[Tensor, ...], sums: Any
+        ) -> None:
+            position = bounds[0] + within
+            index, w = samples[position.clamp(max=len(samples) - 1)], (position < bounds[1]).to(torch.float32)
+            more = of_batch(model, images.of(*pictures), index, w)
             for total, part in zip(tree_leaves(sums), tree_leaves(more), strict=True):
                 total.add_(part)
+            bounds.copy_(torch.stack([bounds[0] + len(within), bounds[1]]))
 
-        sums = tree_map(torch.zeros_like, of_batch(held, images, index, w))
-        return (held, index, w), sums, program(run, held, index, w, images.tensors, sums, say=self._say)
+        self._run = program(run, self._model, self._samples, self._bounds, within, images.tensors, sums, say=say)
+
+    def __call__(self, model: Any, samples: Tensor) -> Any:
+        copy_all(tree_leaves(self._model), tree_leaves(model))
+        torch._foreach_zero_(tree_leaves(self._sums))
+        self._samples[: len(samples)] = samples
+        self._bounds.copy_(_bounds(len(samples), samples.device))
+        for _ in range(0, len(samples), self._batch):
+            self._run()
+        return tree_map(torch.clone, self._sums)
+
+
+@functools.lru_cache(4096)
+def _bounds(n: int, device: torch.device) -> Tensor:
+    """From the first sample to the nth."""
+    return torch.tensor([0, n], device=device)

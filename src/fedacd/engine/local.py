@@ -1,5 +1,6 @@
 """One local step of ONE client, pure; and a whole client's round, one step after the other."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -227,18 +228,29 @@ def run_client(job: Job) -> Outcome:
 def begin(job: Job, clean: CleanPass = clean_pass) -> tuple[Moving, Fixed]:
     """What there is before the first step."""
     device, plan, train = job.members.device, job.plan, job.train
-
-    def scalar(value: float | None) -> Tensor:
-        return torch.full((), value or 0.0, dtype=torch.float32, device=device)
-
-    hyper = Hyper(scalar(job.lr), scalar(train.momentum), scalar(train.weight_decay), scalar(train.clip or math.inf))
-    did = Did(scalar(len(job.members)), scalar(plan.steps), scalar(plan.epoch_steps), hyper.lr, hyper.momentum)
+    of_sgd = (job.lr, train.momentum, train.weight_decay, train.clip or math.inf)
+    hyper = Hyper(*(scalar(value, device) for value in of_sgd))
+    n, steps, epoch_steps = (scalar(value, device) for value in (len(job.members), plan.steps, plan.epoch_steps))
+    did = Did(n, steps, epoch_steps, hyper.lr, hyper.momentum)
     now = Trained(job.shared.params, job.client.private)
-    velocity = Trained(*({name: torch.zeros_like(w) for name, w in group.items()} for group in now))
+    velocity = Trained(*({name: _zeros(w.shape, w.dtype, device) for name, w in group.items()} for group in now))
     client = job.method.begin(job.shared, job.client)
     if "start" in job.method.survey_at:
         client, _ = survey(job, now, client, "start", clean)
-    return Moving(now, velocity, client, scalar(0)), Fixed(job.shared, did, hyper)
+    return Moving(now, velocity, client, scalar(0, device)), Fixed(job.shared, did, hyper)
+
+
+# A GPU's host spends more time on many small tensors than on training. Nobody writes to these.
+
+
+@functools.lru_cache(4096)
+def scalar(value: float, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.full((), value, dtype=dtype, device=device)
+
+
+@functools.lru_cache(256)
+def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def finish(job: Job, moving: Moving, fixed: Fixed, clean: CleanPass = clean_pass) -> Outcome:

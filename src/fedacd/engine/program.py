@@ -3,7 +3,7 @@
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,13 @@ def program(function: Callable[..., None], *arguments: Any, say: Callable[[str],
 
     compiled = _compiled(run, flat, say)
     return _captured(lambda: compiled(*flat))
+
+
+def copy_all(held: Sequence[Tensor], new: Sequence[Tensor]) -> None:
+    """Copy tensors into others, by as few operations as there are types of them."""
+    for dtype in {tensor.dtype for tensor in held}:
+        pairs = [pair for pair in zip(held, new, strict=True) if pair[0].dtype == dtype]
+        torch._foreach_copy_([into for into, _ in pairs], [of for _, of in pairs])
 
 
 def _compiled(run: Callable[..., None], flat: list[Tensor], say: Callable[[str], None]) -> Callable[..., None]:

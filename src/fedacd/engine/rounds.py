@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedacd import metrics
@@ -24,16 +25,26 @@ class Fold:
     """Replies summed up one after the other, in float64."""
 
     def __init__(self, method: Method, shared: Shared) -> None:
-        self._method, self._shared = method, shared
-        self.moved = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in shared.params.items()}
+        self._method, self._params = method, shared.params
+        self._start = self._flat(shared.params)
+        self._moved = torch.zeros_like(self._start)
         self.extra: Tensors = {}
+
+    def _flat(self, params: Tensors) -> Tensor:
+        """All in one tensor: few operations for the host of a GPU to start."""
+        return torch.cat([params[name].reshape(-1) for name in self._params]).double()
 
     def add(self, reply: Reply) -> None:
         u = self._method.weight(reply.told).double()
-        for name, w in self._shared.params.items():
-            self.moved[name] += u * (reply.params[name].double() - w.double())
+        self._moved += u * (self._flat(reply.params) - self._start)
         for name, value in reply.extra.items():
             self.extra[name] = self.extra[name] + value.double() if name in self.extra else value.double()
+
+    @property
+    def moved(self) -> Tensors:
+        """The sum of u * (w_m - w)."""
+        parts = torch.split(self._moved, [w.numel() for w in self._params.values()])
+        return {name: part.reshape(w.shape) for part, (name, w) in zip(parts, self._params.items(), strict=True)}
 
 
 class Later:
@@ -57,7 +68,7 @@ class Round:
 
     def __init__(self, number: int, chosen: list[int], jobs: dict[int, Job], fold: Fold) -> None:
         self.number, self.chosen, self.fold = number, chosen, fold
-        self.told: dict[int, dict[str, Tensors]] = {}
+        self.told: dict[int, dict[str, Any]] = {}
         self.clients: dict[int, Client] = {}
         self.bytes_up: dict[int, int] = {}
         self._waiting: dict[int, Reply] = {}
@@ -68,13 +79,14 @@ class Round:
         reply = outcome.reply
         self.told[client] = {
             "params": _witness(reply.params),
-            "extra": _witness(reply.extra),
+            "extra": _witness(reply.extra) if reply.extra else outcome.train_loss.new_zeros(0),
             "told": reply.told,
             "loss": {"train": outcome.train_loss},
             "own": outcome.on_own,
             "test": outcome.on_test,
         }
-        self.shapes = _to(reply, torch.device("meta"))
+        if len(self.told) == 1:
+            self.shapes = _to(reply, torch.device("meta"))
         # Clients rest in host memory, so that the device holds only those in training.
         self.clients[client] = _to(outcome.client, torch.device("cpu"))
         self.bytes_up[client] = sum(map(_bytes, reply))
@@ -84,9 +96,10 @@ class Round:
         return not self._order
 
 
-def _witness(tensors: Tensors) -> Tensors:
-    """A number for each tensor: 0, or NaN where something in it is not finite."""
-    return {name: (tensor * 0).sum() for name, tensor in tensors.items()}
+def _witness(tensors: Tensors) -> Tensor:
+    """A number for each of n tensors: 0, or NaN where something in it is not finite; [n]."""
+    floats = [tensor if tensor.is_floating_point() else tensor.double() for tensor in tensors.values()]
+    return torch.stack(torch._foreach_norm(floats, math.inf)) * 0
 
 
 class Closed(NamedTuple):
@@ -217,8 +230,8 @@ class Simulation:
         round_, clients, later, sent = self._closed.pop(0)
         server, told, counts = later.get()
         for at, number in enumerate(round_.chosen):
-            parts = (_like(told[name], at, like) for name, like in round_.shapes._asdict().items())
-            if reason := self.method.check(Reply(*parts), sent):
+            params, extra = (_stand_ins(told[part][at], getattr(round_.shapes, part)) for part in ("params", "extra"))
+            if reason := self.method.check(Reply(params, extra, _at(told["told"], at)), sent):
                 raise UpdateError(f"round {round_.number}, client {number}: {reason}. {self._advice()}")
         measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
         self.matrices = {"counts": self.counts}
@@ -293,8 +306,10 @@ def _at(stacked: Tensors, at: int) -> Tensors:
     return {name: values[at] for name, values in stacked.items()}
 
 
-def _like(stacked: Tensors, at: int, shapes: Tensors) -> Tensors:
-    return {name: stacked[name][at].to(like.dtype).expand(like.shape) for name, like in shapes.items()}
+def _stand_ins(witnesses: Tensor, shapes: Tensors) -> Tensors:
+    """In place of tensors that stay on the device: of their shapes, each of one number."""
+    pairs = zip(witnesses, shapes.items(), strict=True)
+    return {name: witness.to(like.dtype).expand(like.shape) for witness, (name, like) in pairs}
 
 
 def _to(tree: Any, device: torch.device) -> Any:

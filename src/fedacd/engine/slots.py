@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from fedacd.engine.batches import Draws, Images, draws_of, make_batch
 from fedacd.engine.clean import CleanPrograms
@@ -34,10 +34,11 @@ from fedacd.engine.local import (
     finish,
     gradient_under_vmap,
     here,
+    scalar,
     step,
     survey,
 )
-from fedacd.engine.program import program
+from fedacd.engine.program import copy_all, program
 from fedacd.errors import UpdateError
 from fedacd.methods import Method, Tensors
 from fedacd.models.net import Net
@@ -56,12 +57,12 @@ class Slot(NamedTuple):
     position: Tensor
     """Steps done."""
     fixed: Fixed
-    draws: Draws
-    """[S, ...]"""
     steps: Tensor
     """Steps to do; 0 in an idle slot."""
     values: Tensors
     """The method's hyper-parameters that may differ from slot to slot."""
+    draws: Draws
+    """[S, ...]"""
 
 
 def advance(net: Net, method: Method, images: Images, mixup: bool, slot: Slot) -> tuple[Moving, Tensor]:
@@ -89,7 +90,7 @@ def variable(job: Job) -> list[str]:
 
     Raises a RuntimeError where a step cannot be stacked at all, as that of a model which draws random numbers.
     """
-    slot = tree_map(lambda tensor: tensor[None].clone(), _slot_of(job, job.plan.steps, {}))
+    slot = tree_map(lambda tensor: tensor[None].clone(), _slot_of(job))
     _all_slots(job)(slot, job.images.tensors)
     found = []
     for name, value in vars(job.method).items():
@@ -101,20 +102,28 @@ def variable(job: Job) -> list[str]:
     return found
 
 
-def _slot_of(job: Job, S: int, values: Tensors, clean: CleanPass = clean_pass) -> Slot:
+def _slot_of(job: Job, values: Tensors | None = None, clean: CleanPass = clean_pass) -> Slot:
     """A client's slot at its start."""
     job = here(job)
     moving, fixed = begin(job, clean)
     if "epoch" in job.method.survey_at:
         moving = moving._replace(client=survey(job, moving.now, moving.client, "epoch", clean)[0])
-    device = job.members.device
-    draws = Draws(*(_padded(values, S) for values in draws_of(job.plan, job.members)))
-    position, steps = (torch.full((), number, device=device) for number in (0, job.plan.steps))
-    return Slot(moving, position, fixed, draws, steps, values)
+    position, steps = (scalar(number, job.members.device, torch.int64) for number in (0, job.plan.steps))
+    return Slot(moving, position, fixed, steps, values or {}, draws_of(job.plan, job.members))
 
 
-def _padded(values: Tensor, S: int) -> Tensor:
-    return torch.cat([values, values.new_zeros(S - len(values), *values.shape[1:])])
+def _stacked(slots: Sequence[Slot], S: int) -> Slot:
+    """Slots side by side, with room for S steps in each."""
+    draws = Draws(*(_room(field, S) for field in zip(*(slot.draws for slot in slots), strict=True)))
+    moving, position, fixed, steps, values = tree_map(lambda *each: torch.stack(each), *(slot[:-1] for slot in slots))
+    return Slot(moving, position, fixed, steps, values, draws)
+
+
+def _room(field: Sequence[Tensor], S: int) -> Tensor:
+    held = field[0].new_zeros(len(field), S, *field[0].shape[1:])
+    for row, values in zip(held, field, strict=True):
+        row[: len(values)] = values
+    return held
 
 
 class Slots:
@@ -129,6 +138,8 @@ class Slots:
         self._position = [0] * K
         self._outcomes: list[tuple[Any, Outcome | Exception]] = []
         self._stack: Slot | None = None
+        self._places: list[list[Tensor]] = []
+        """Of every slot: where all of it lies in the stack but the draws."""
         self._run: Callable[[], None] = lambda: None
         self._clean = CleanPrograms(say)
         self.tally: TallyOf = self._clean.tally
@@ -161,13 +172,14 @@ class Slots:
         assert self._stack
         k = self._jobs.index(None)
         slot = self._slot_of(job)
-        stacked, spec = tree_flatten(self._stack)
-        torch._foreach_copy_([tensor[k] for tensor in stacked], spec.flatten_up_to(slot))
+        copy_all(self._places[k], tree_leaves(slot[:-1]))
+        for held, values in zip(self._stack.draws, slot.draws, strict=True):
+            held[k, : len(values)] = values  # what lies behind them is not looked at
         self._jobs[k], self._position[k] = (tag, job, slot.fixed), 0
 
     def _slot_of(self, job: Job) -> Slot:
-        values = {name: torch.full((), getattr(job.method, name), device=job.members.device) for name in self._names}
-        return _slot_of(job, self.S, values, self._clean)
+        values = {name: scalar(getattr(job.method, name), job.members.device) for name in self._names}
+        return _slot_of(job, values, self._clean)
 
     def launch(self) -> None:
         """Start as many steps as all busy slots can make before one of them needs the host."""
@@ -200,7 +212,7 @@ class Slots:
             try:
                 if self._position[k] == job.plan.steps:
                     assert self._stack
-                    moving = tree_map(lambda stacked, k=k: stacked[k].clone(), self._stack.moving)
+                    moving = self._copy(k)
                     self._jobs[k] = None
                     outcomes.append((tag, finish(job, moving, fixed, self._clean)))
                 elif "epoch" in job.method.survey_at and self._position[k] % job.plan.epoch_steps == 0:
@@ -214,12 +226,21 @@ class Slots:
         self._outcomes = []
         return outcomes
 
+    def _copy(self, k: int) -> Moving:
+        """What a slot's client has become."""
+        assert self._stack
+        leaves, spec = tree_flatten(self._stack.moving)
+        places = self._places[k][: len(leaves)]  # `moving` comes first
+        floats = iter(torch._foreach_mul([place for place in places if place.is_floating_point()], 1))
+        copies = [next(floats) if place.is_floating_point() else place.clone() for place in places]
+        moving: Moving = tree_unflatten(copies, spec)
+        return moving
+
     def _survey_epoch(self, k: int, job: Job) -> None:
         assert self._stack
         moving = tree_map(lambda stacked: stacked[k], self._stack.moving)
         client, _ = survey(job, moving.now, moving.client, "epoch", self._clean)
-        held, spec = tree_flatten(moving.client)
-        torch._foreach_copy_(held, spec.flatten_up_to(client))
+        copy_all(tree_leaves(moving.client), tree_leaves(client))
 
     def drop(self, is_dropped: Callable[[Any], bool]) -> None:
         """Forget jobs; their slots are idle."""
@@ -251,8 +272,9 @@ class Slots:
         if job.members.is_cuda and (most := _most_slots(job, slot)) < self.K:
             self._resize(most)
             self._say(f"{self.K} slots: as many as the device's memory has room for")
-        stack: Slot = tree_map(lambda tensor: torch.stack([tensor] * self.K), slot)
+        stack = _stacked([slot] * self.K, self.S)
         stack.steps.zero_()
+        self._places = [[tensor[k] for tensor in tree_leaves(stack[:-1])] for k in range(self.K)]
         started = time.perf_counter()
         self._run = program(_all_slots(job), stack, job.images.tensors, say=self._say)
         self._stack = stack  # only now: without a program there is nothing to start jobs in

@@ -62,7 +62,7 @@ class World:
 
     def gather(self, mine: Mapping[int, Any], everyone: Sequence[int]) -> Any:
         """Trees by number, each known to one rank -> one tree of tensors stacked in the order of `everyone`."""
-        nothing = tree_map(torch.zeros_like, next(iter(mine.values())))
+        nothing = tree_map(torch.zeros_like, next(iter(mine.values()))) if self.size > 1 else None
         trees = [mine.get(number, nothing) for number in everyone]
         flat, spec = zip(*map(tree_flatten, trees), strict=True)
         return self.sum(tree_unflatten([torch.stack(tensors) for tensors in zip(*flat, strict=True)], spec[0]))
