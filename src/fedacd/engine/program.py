@@ -12,6 +12,10 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+# Programs are compiled once for this and later starts. torch sets its own folder when it first needs one.
+_HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_HOME / "fedacd" / "compiled"))
+
 
 def program(function: Callable[..., None], *arguments: Any, say: Callable[[str], None]) -> Callable[[], None]:
     """`function(*arguments)`: trees of tensors, to some of which it writes. It is called a few times here.
@@ -39,7 +43,6 @@ def copy_all(held: Sequence[Tensor], new: Sequence[Tensor]) -> None:
 def _compiled(run: Callable[..., None], flat: list[Tensor], say: Callable[[str], None]) -> Callable[..., None]:
     # Traced by its operations, not by its Python code, so that any method and model will do.
     try:
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache()))  # compiled once for this and later starts
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             compiled: Any = torch.compile(make_fx(run)(*flat), fullgraph=True, dynamic=False)
@@ -50,11 +53,6 @@ def _compiled(run: Callable[..., None], flat: list[Tensor], say: Callable[[str],
         say(f"torch.compile failed, going on without it; slower. {type(error).__name__}: {error}")
         return run
     return compiled  # type: ignore[no-any-return]
-
-
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "fedacd" / "compiled"
 
 
 @functools.cache
