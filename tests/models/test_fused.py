@@ -136,6 +136,15 @@ def test_the_papers_cnn_is_changed_and_computes_the_same() -> None:
     assert torch.equal(other(net._example), net._body(net._example))
 
 
+@pytest.mark.parametrize(("capability", "has"), [((9, 0), True), ((8, 0), True), ((8, 9), False), ((7, 5), False)])
+def test_which_gpus_have_kernels(capability: tuple[int, int], has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    fused._has_kernels.cache_clear()
+    assert fused._has_kernels(torch.device("cuda:0")) is has
+    fused._has_kernels.cache_clear()
+
+
 class Peeks(nn.Module):
     """Uses the convolution's output beside what is pooled."""
 

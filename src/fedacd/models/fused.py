@@ -1,6 +1,7 @@
 """A model's `Conv2d, ReLU, MaxPool2d(2)` as one operation where a GPU has a kernel for it; elsewhere as they are."""
 
 import copy
+import functools
 import importlib.util
 
 import torch
@@ -34,11 +35,18 @@ class ConvReluPool(nn.Conv2d):
 
 def _dtype(x: Tensor) -> torch.dtype | None:
     """In which the kernels compute, if they can: they have no full float32."""
-    if not x.is_cuda or not importlib.util.find_spec("triton"):
+    if not x.is_cuda or not _has_kernels(x.device):
         return None
     if torch.is_autocast_enabled("cuda"):
         return torch.bfloat16
     return torch.float32 if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
+
+
+@functools.cache
+def _has_kernels(device: torch.device) -> bool:
+    """With Triton, on A100, H100, H200 and B200: others have less memory for a block than the kernels take."""
+    large = ((8, 0), (9, 0), (10, 0), (10, 3))
+    return importlib.util.find_spec("triton") is not None and torch.cuda.get_device_capability(device) in large
 
 
 def fused(module: nn.Module, example: Tensor) -> nn.Module:
