@@ -1,6 +1,7 @@
 """What all tests share: real, small data, and hypothesis without a stopwatch."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ settings.load_profile("fedacd")
 # Without a GPU, kernels run in Triton's interpreter. Triton looks once, when it is imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# Started in the background, a process ignores Ctrl-C, and so would those that are tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The sizes are tiny: more threads would only compete, and with them the numbers of a sum change in the last bit.
 torch.set_num_threads(1)
