@@ -26,8 +26,8 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise RecordError(
-            f"cannot write {path}: {reason}. What was saved before is intact; make room or choose another folder "
-            "(run.out), then run the same command again."
+            f"cannot write {path}: {reason}. What was saved before is intact; make room or choose another folder, "
+            "then run the same command again."
         ) from None
 
 

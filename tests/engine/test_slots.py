@@ -358,6 +358,18 @@ def test_out_of_memory_again_and_again(data: Dataset, monkeypatch: pytest.Monkey
         assert all(isinstance(record, dict) for record in records)
 
 
+def test_slots_that_are_given_up_leave_no_tensor_behind(data: Dataset) -> None:
+    setups, trainer = four_slots(data, [])
+    for number, job in Simulation(setups[0]).open().items():
+        if trainer.free:
+            trainer.start(number, job)
+    assert trainer._stack is not None
+    held = {tensor.untyped_storage().data_ptr() for tensor in pytree.tree_leaves(trainer._stack)}
+    trainer.shrink()
+    left = [value for value in pytree.tree_leaves(vars(trainer)) if isinstance(value, torch.Tensor)]
+    assert not held & {tensor.untyped_storage().data_ptr() for tensor in left}
+
+
 def test_not_even_one_slot_fits(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     setups, trainer = four_slots(data, said)

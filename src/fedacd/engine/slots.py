@@ -257,7 +257,7 @@ class Slots:
         if self.K == 1:
             raise UpdateError(TOO_LARGE)
         self._resize(self.K // 2)
-        self._stack, self._run = None, lambda: None
+        self._stack, self._places, self._run = None, [], lambda: None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._say(f"out of device memory: going on with {self.K} slots")
@@ -274,10 +274,10 @@ class Slots:
             self._say(f"{self.K} slots: as many as the device's memory has room for")
         stack = _stacked([slot] * self.K, self.S)
         stack.steps.zero_()
-        self._places = [[tensor[k] for tensor in tree_leaves(stack[:-1])] for k in range(self.K)]
         started = time.perf_counter()
         self._run = program(_all_slots(job), stack, job.images.tensors, say=self._say)
         self._stack = stack  # only now: without a program there is nothing to start jobs in
+        self._places = [[tensor[k] for tensor in tree_leaves(stack[:-1])] for k in range(self.K)]
         if job.members.is_cuda:
             seconds = time.perf_counter() - started
             self._compile_seconds += seconds

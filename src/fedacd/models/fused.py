@@ -54,7 +54,7 @@ def fused(module: nn.Module, example: Tensor) -> nn.Module:
 
     A module that uses them in another way shows it by other outputs for `example`: its copy is as it is.
     """
-    other = copy.deepcopy(module)
+    plain, other = copy.deepcopy(module), copy.deepcopy(module)
     for block in [child for child in other.modules() if type(child) is nn.Sequential]:
         for number in range(len(block) - 2):
             conv, relu, pool = (block[number + after] for after in range(3))
@@ -62,8 +62,8 @@ def fused(module: nn.Module, example: Tensor) -> nn.Module:
                 conv.__class__ = ConvReluPool
                 block[number + 1], block[number + 2] = nn.Identity(), nn.Identity()
     with torch.no_grad():
-        same = torch.equal(other.eval()(example), copy.deepcopy(module).eval()(example))
-    return other.train(module.training) if same else copy.deepcopy(module)
+        same = torch.equal(other.eval()(example), plain.eval()(example))
+    return (other if same else plain).train(module.training)
 
 
 def _fits(conv: nn.Module) -> bool:
