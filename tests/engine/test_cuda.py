@@ -10,6 +10,7 @@ import torch
 from fedacd import data
 from fedacd.api import Result, train_all
 from fedacd.data import Dataset
+from fedacd.engine.program import program
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import arithmetic, prepare
 from fedacd.errors import DataError
@@ -48,6 +49,15 @@ def trained(images: Dataset, runs: Sequence[dict[str, Any]]) -> list[Result]:
 
 def weights(result: Result) -> dict[str, torch.Tensor]:
     return {name: value.cpu() for name, value in result.model.shared.params.items()}
+
+
+def test_a_program_keeps_the_tensors_it_works_on() -> None:
+    total = torch.zeros(1000, device="cuda")
+    run = program(lambda total, one: total.add_(one), total, torch.ones(1000, device="cuda"), say=print)
+    total.zero_()
+    torch.full((1000,), 7.0, device="cuda")  # takes the place of what was let go
+    run()
+    assert torch.equal(total, torch.ones_like(total))
 
 
 @pytest.mark.parametrize("name", METHODS)

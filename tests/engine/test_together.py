@@ -1,8 +1,10 @@
 """Which runs share a program, and which trainer they get."""
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -36,7 +38,7 @@ def a_run(data: Dataset, model: Any = None, **options: Any) -> Setup:
         {"run__seed": 1}, {"partition__beta": 0.5}, {"train__lr": 0.1}, {"method__lam": 0.5}, {"method__tau": 0.5},
         {"train__momentum": 0.5}, {"train__weight_decay": 0.1}, {"train__clip": 1.0}, {"train__lr_decay": 0.5},
         {"train__rounds": 7}, {"train__participation": 1.0}, {"partition__clients": 9}, {"run__eval_every": 2},
-        {"train__mixup_alpha": 0.5}, {"run__save_every": 2},
+        {"train__mixup_alpha": 0.5}, {"run__save_every": 2}, {"method__missing": 0.1},
     ],
     ids=str,
 )  # fmt: skip
@@ -50,7 +52,7 @@ def test_runs_that_share_a_program(differing: dict[str, Any], data: Dataset) -> 
     [
         {"train__batch_size": 32}, {"train__mixup": False}, {"run__precision": "bf16"}, {"model": SmallCNN},
         {"method__name": "fedavg"}, {"method__refresh": "epoch"}, {"method__matrix": "running"},
-        {"method__missing": 0.1}, {"method__score": "sum"}, {"data__crop": 1}, {"data__flip": True},
+        {"method__score": "sum"}, {"data__crop": 1}, {"data__flip": True},
         {"data__mean": [0.5]}, {"run__slots": 3},
     ],
     ids=str,
@@ -112,6 +114,31 @@ def test_slots_have_room_for_the_longest_client_of_all_runs(data: Dataset) -> No
     longest = max(len(members) for run in runs for members in run.members)
     assert longest > max(map(len, runs[0].members))
     assert 2 * -(-longest // 64) == trainer.S
+
+
+@pytest.mark.parametrize(
+    ("sizes", "slots"),
+    [
+        ([10] * 6, 6),
+        ([130, 10, 10, 10, 10, 10], 3),  # 3 steps an epoch beside 5 clients of 1: 8 in all
+        ([200, 10], 2),  # 4 and 1
+    ],
+)
+def test_no_more_slots_than_a_round_keeps_busy(
+    sizes: list[int], slots: int, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedacd.engine.together.uses_slots", lambda setup: True)
+    ends = np.cumsum(sizes)
+    members = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    setup = prepare({"run.device": "cpu", "train.participation": 1.0}, dataset=data, members=members)
+    trainers = [trainer_for([setup] * runs, pytest.fail) for runs in (1, 9)]
+    expected = [slots, min(24, math.ceil(9 * _useful(sizes)))]
+    assert [trainer.K for trainer in trainers if isinstance(trainer, Slots)] == expected
+
+
+def _useful(sizes: list[int]) -> float:
+    steps = [-(-size // 64) for size in sizes]
+    return sum(steps) / max(steps)
 
 
 def test_workers_are_cores_but_no_more_than_participants(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,12 @@ def program(function: Callable[..., None], *arguments: Any, say: Callable[[str],
         function(*tree_unflatten(list(flat), spec))
 
     compiled = _compiled(run, flat, say)
-    return _captured(lambda: compiled(*flat))
+    graph = _captured(lambda: compiled(*flat))
+
+    def again(_: object = flat) -> None:  # a graph does not keep the tensors it works on
+        graph.replay()
+
+    return again
 
 
 def copy_all(held: Sequence[Tensor], new: Sequence[Tensor]) -> None:
@@ -61,7 +66,7 @@ def _pool() -> Any:
     return torch.cuda.graph_pool_handle()
 
 
-def _captured(run: Callable[[], None]) -> Callable[[], None]:
+def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():
@@ -71,4 +76,4 @@ def _captured(run: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=_pool(), stream=side), torch.no_grad():
         run()
-    return graph.replay
+    return graph

@@ -16,7 +16,7 @@ import torch
 from fedacd.engine.batches import Images
 from fedacd.engine.crew import Loop, Trainer
 from fedacd.engine.local import Job
-from fedacd.engine.plan import local_plan
+from fedacd.engine.plan import local_plan, participants
 from fedacd.engine.setup import Setup, cores
 from fedacd.engine.slots import SLOTS, Slots, variable
 from fedacd.engine.spread import can_fork
@@ -57,9 +57,9 @@ def trainer_for(group: Sequence[Setup], say: Say, at_once: int = AT_ONCE, ranks:
         return Loop()
     longest = max(max(map(len, setup.members)) for setup in group)
     S = first.train.epochs * math.ceil(longest / first.train.batch_size)
-    clients = sum(math.ceil(_participants(setup) / ranks) for setup in group[:at_once])
+    useful = math.ceil(sum(_width(setup) for setup in group[:at_once]) / ranks)
     # The same bits alone and in company take the same number of slots.
-    K = first.run.slots or (SLOTS if first.run.deterministic else min(SLOTS, clients))
+    K = first.run.slots or (SLOTS if first.run.deterministic else min(SLOTS, useful))
     return Slots(K, S, names, say=say)
 
 
@@ -73,6 +73,15 @@ def workers_for(setup: Setup) -> int:
             return 1
         raise ConfigError(f"run.workers = {wanted}: this process cannot be forked any more; use 1, or torchrun.")
     return wanted or min(cores(), _participants(setup))
+
+
+def _width(setup: Setup) -> float:
+    """How many slots a run keeps busy: with more, the others wait for a round's longest client."""
+    config, sizes = setup.config, np.array([len(members) for members in setup.members])
+    steps = np.ceil(sizes / config.train.batch_size)
+    ratio = config.train.participation
+    rounds = [participants(config.run.seed, round_, len(sizes), ratio) for round_ in range(1, 51)]
+    return float(sum(steps[chosen].sum() for chosen in rounds) / sum(steps[chosen].max() for chosen in rounds))
 
 
 def _participants(setup: Setup) -> int:
