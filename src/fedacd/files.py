@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,20 +32,24 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file as a whole: after a crash at any moment it is the old one or the new one."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what replaces a file as a whole: after a crash at any moment it is the old one or the new one."""
     partial = path.with_name(path.name + ".partial")
     with writing(path):
         try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            yield partial
+            sync(partial)
             partial.replace(path)
         except OSError:
             partial.unlink(missing_ok=True)
             raise
         sync(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    with replacing(path) as partial:
+        partial.write_bytes(content)
 
 
 def sync(path: Path) -> None:
@@ -58,18 +63,34 @@ def sync(path: Path) -> None:
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Replace a file of tensors. The same content gives the same bytes: all metadata are under one key."""
-    # Each tensor with memory of its own, on the CPU and contiguous, as safetensors wants them.
-    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    plain = _plain(tensors)
     about = {"format": FORMAT, "checksum": _checksum(plain), **about}
     metadata = {"fedacd": json.dumps(about, sort_keys=True)}
-    write_atomically(path, safetensors.torch.save(plain, metadata))
+    with replacing(path) as partial:
+        try:
+            safetensors.torch.save_file(plain, partial, metadata)
+        except safetensors.SafetensorError as error:
+            number = re.search(r"os error (\d+)", str(error))
+            raise (OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))) from None
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each with memory of its own, on the CPU and contiguous, as safetensors wants them; no copy where it is so."""
+    found, known = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        memory = plain.untyped_storage()
+        is_part = memory.nbytes() > plain.nbytes or memory.data_ptr() in known
+        found[name] = plain.clone() if is_part else plain
+        known.add(memory.data_ptr())
+    return found
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -30,7 +30,7 @@ def test_finding_what_may_differ_leaves_the_network_alone(data: Dataset) -> None
 
 def test_what_may_differ_between_slots(data: Dataset) -> None:
     found = variable(_tiny_job(a_run(data, "fedacd")))
-    assert set(found) == {"lam", "tau"}  # not `missing`, of which it takes the logarithm as of a plain number
+    assert set(found) == {"lam", "tau", "missing"}
     assert variable(_tiny_job(a_run(data, "fedavg"))) == []
 
 

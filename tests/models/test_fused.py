@@ -93,6 +93,31 @@ def test_one_client_alone_by_autograd() -> None:
 
 
 @pytest.mark.usefixtures("_kernels")
+@pytest.mark.parametrize("channels", [3, 16])
+def test_without_a_gradient_outputs_are_the_same(channels: int) -> None:
+    module = one_of(three(channels, 16, 5))
+    x = torch.randn(B, channels, 12, 12, device=DEVICE)
+    with torch.no_grad():
+        without = module(x)
+        traced = make_fx(vmap(module))(x[None])
+    assert not without.requires_grad
+    assert torch.equal(without, module(x))
+    (node,) = [node for node in traced.graph.nodes if "fedacd" in str(node.target)]
+    assert node.args[-1] is False
+
+
+@pytest.mark.usefixtures("_kernels")
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_what_is_not_a_number_stays_so(at: int) -> None:
+    theirs = three(3, 16, 3)
+    x = torch.randn(2, 3, 8, 8, device=DEVICE)
+    x[0, 1, at, at] = torch.nan
+    expected = theirs(x).isnan()
+    assert expected.any()
+    assert torch.equal(one_of(theirs)(x).isnan(), expected)
+
+
+@pytest.mark.usefixtures("_kernels")
 def test_no_gradient_of_images_is_computed_and_the_step_is_traced_whole() -> None:
     module = one_of(three(3, 16, 3))
     x = torch.randn(K, B, 3, 8, 8, device=DEVICE)
@@ -182,7 +207,7 @@ def test_the_kernels_compile_for_a_gpu() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["compiled"] * 6
+    assert done.stdout.split() == ["compiled"] * 10
 
 
 COMPILE = """
@@ -197,14 +222,19 @@ def check(kernel, pointers, **fixed):
     aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name in pointers}
     source, hopper = ASTSource(kernel, kinds, values, aligned), GPUTarget("cuda", 90, 32)
     made = compile(source, target=hopper, options={"num_warps": 4})
-    assert "mma" in made.asm["ptx"] and made.metadata.shared < 228 * 1024
+    code = made.asm["ptx"]
+    assert "mma" in code and made.metadata.shared < 228 * 1024
+    assert "ld.global.b16" not in code, "numbers are read one by one"
     print("compiled")
 
 for kind in ("*bf16", "*fp32"):
     layer = {"H": 14, "W": 14, "C": 64, "N": 64, "KH": 5, "J": 320, "BN": 64}
     pooled = layer | {"PH": 5, "PW": 5}
     data = {"x": kind, "w": kind, "bias": kind, "out": kind, "gradient": kind, "pixel": "*u8"}
-    check(kernels._forward_kernel, data, **pooled, BW=64, BJ=32)
+    check(kernels._forward_kernel, data, **pooled, BW=64, BJ=32, KEEP=True)
+    of_images = pooled | {"H": 32, "W": 32, "C": 4, "J": 20, "PH": 14, "PW": 14}
+    check(kernels._forward_kernel, data, **of_images, BW=64, BJ=32, KEEP=False)
+    check(kernels._of_weight_kernel, data | {"out": "*fp32"}, **of_images, BW=16, BJ=128, PARTS=15, EACH=837)
     check(kernels._convolution_kernel, data, **layer, OH=10, OW=10, BM=128, BJ=32)
     check(kernels._of_weight_kernel, data | {"out": "*fp32"}, **pooled, BW=16, BJ=128, PARTS=2, EACH=800)
 """

@@ -21,14 +21,14 @@ class ConvReluPool(nn.Conv2d):
         assert self.bias is not None
         assert not isinstance(self.padding, str)
         (kh, kw), (top, left) = self.kernel_size, self.padding
-        # Runs of memory under a row of the kernel: of 16 numbers, or of a multiple.
-        channels = -self.in_channels % (4 if self.in_channels <= 4 else 16)
-        wider = -kw % 4 if self.in_channels <= 4 else 0
-        x = F.pad(x.to(dtype).movedim(1, -1), (0, channels, left, left + wider, top, top))
-        w = F.pad(self.weight.to(dtype).movedim(1, -1), (0, channels, 0, wider)).flatten(1)
-        out, _ = kernels.ConvReluPool.apply(  # type: ignore[no-untyped-call]
-            x[None].contiguous(), w[None].contiguous(), self.bias.to(dtype)[None], kh, kw + wider
-        )
+        channels = -self.in_channels % (4 if self.in_channels <= 4 else 16)  # for runs of memory that are read at once
+        x = F.pad(x.to(dtype).movedim(1, -1), (0, channels, left, left, top, top))
+        w = F.pad(self.weight.to(dtype).movedim(1, -1), (0, channels)).flatten(1)
+        given = (x[None].contiguous(), w[None].contiguous(), self.bias.to(dtype)[None], kh, kw)
+        if torch.is_grad_enabled():
+            out, _ = kernels.ConvReluPool.apply(*given)  # type: ignore[no-untyped-call]
+        else:
+            out, _ = kernels.conv_relu_pool(*given, False)
         pooled: Tensor = out[0].movedim(-1, 1)
         return pooled
 

@@ -25,7 +25,7 @@ DEAD = 4
 def _forward_kernel(
     x, w, bias, out, pixel, windows, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, PH: tl.constexpr,
     PW: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, J: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr,
-    BJ: tl.constexpr,
+    BJ: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     k = tl.program_id(2).to(tl.int64)
     window = tl.program_id(0) * BW + tl.arange(0, BW)
@@ -34,33 +34,45 @@ def _forward_kernel(
     real = tl.minimum(window, windows - 1)
     b, in_image = real // (PH * PW), real % (PH * PW)
     corner = ((b * H + 2 * (in_image // PW)) * W + 2 * (in_image % PW)) * C
-    patch = x + k * (windows // (PH * PW)) * (H * W * C) + corner[:, None] + j[None, :]
+    patch = x + k * (windows // (PH * PW)) * (H * W * C) + corner[:, None]
     weight = w + k * (N * KH * J) + n[None, :] * (KH * J) + j[:, None]
     sum0 = tl.zeros((BW, BN), tl.float32)
     sum1 = tl.zeros((BW, BN), tl.float32)
     sum2 = tl.zeros((BW, BN), tl.float32)
     sum3 = tl.zeros((BW, BN), tl.float32)
-    for part in range(KH * (J // BJ)):
-        row, run = part // (J // BJ), part % (J // BJ) * BJ
-        of_weight = tl.load(weight + (row * J + run), mask=n[None, :] < N, other=0.0)
-        at = patch + (row * W * C + run)
+    for part in range((KH * J + BJ - 1) // BJ):
+        if J % BJ == 0:
+            row, run = part // (J // BJ), part % (J // BJ) * BJ
+            of_weight = tl.load(weight + (row * J + run), mask=n[None, :] < N, other=0.0)
+            at = patch + j[None, :] + (row * W * C + run)
+        else:  # across rows; C is a multiple of 4
+            tap = part * BJ + j
+            known = (n < N)[None, :] & (tap < KH * J)[:, None]
+            of_weight = tl.load(weight + part * BJ, mask=known, other=0.0)
+            offset = tl.where(tap < KH * J, tap // J * (W * C) + tap % J, 0)
+            at = patch + tl.max_contiguous(tl.multiple_of(offset, 4), 4)[None, :]
         sum0 = tl.dot(tl.load(at), of_weight, sum0)
         sum1 = tl.dot(tl.load(at + C), of_weight, sum1)
         sum2 = tl.dot(tl.load(at + W * C), of_weight, sum2)
         sum3 = tl.dot(tl.load(at + W * C + C), of_weight, sum3)
     largest, which = sum0, tl.zeros((BW, BN), tl.int32)
-    which = tl.where(sum1 > largest, 1, which)
-    largest = tl.where(sum1 > largest, sum1, largest)
-    which = tl.where(sum2 > largest, 2, which)
-    largest = tl.where(sum2 > largest, sum2, largest)
-    which = tl.where(sum3 > largest, 3, which)
-    largest = tl.where(sum3 > largest, sum3, largest)
+    largest, which = _larger(largest, which, sum1, 1)
+    largest, which = _larger(largest, which, sum2, 2)
+    largest, which = _larger(largest, which, sum3, 3)
     value = largest + tl.load(bias + k * N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     is_dead = value <= 0
     where = (k * windows + window[:, None]) * N + n[None, :]
     inside = (window[:, None] < windows) & (n[None, :] < N)
     tl.store(out + where, tl.where(is_dead, 0.0, value).to(out.dtype.element_ty), mask=inside)
-    tl.store(pixel + where, tl.where(is_dead, 4, which).to(tl.uint8), mask=inside)
+    if KEEP:
+        tl.store(pixel + where, tl.where(is_dead, 4, which).to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _larger(largest, which, more, number):
+    # What is not a number stays.
+    is_larger = (more > largest) | (more != more)
+    return tl.where(is_larger, more, largest), tl.where(is_larger, number, which)
 
 
 @triton.jit
@@ -127,22 +139,26 @@ def _run(J: int, most: int) -> int:
 
 def _parts(windows: int) -> int:
     """Into how many the sum over all windows is cut that a weight's gradient is: a device wants work to spread."""
-    return max(2, min(8, windows // 800))
+    return max(2, min(16, windows // 800))
 
 
 @torch.library.custom_op("fedacd::conv_relu_pool", mutates_args=())
-def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor, kh: int, kw: int) -> tuple[Tensor, Tensor]:
-    """x [K, B, H, W, C], w [K, N, KH * KW * C], bias [K, N] -> [K, B, PH, PW, N]; and which pixel of its window."""
+def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor, kh: int, kw: int, keep: bool) -> tuple[Tensor, Tensor]:
+    """x [K, B, H, W, C], w [K, N, KH * KW * C], bias [K, N] -> [K, B, PH, PW, N].
+
+    And which pixel of its window it is, where that is to be kept for a gradient; else [K, 0].
+    """
     K, B, H, W, C = x.shape
     N = w.shape[1]
     out = _pooled_like(x, w, kh, kw)
-    pixel = torch.empty_like(out, dtype=torch.uint8)
+    pixel = _pixels_like(out, keep)
     PH, PW = out.shape[2:4]
     windows = B * PH * PW
-    BW, BN, BJ = 64, min(64, triton.next_power_of_2(N)), _run(kw * C, 32)
+    BW, BN, BJ = 64, min(64, triton.next_power_of_2(N)), 32 if C == 4 else _run(kw * C, 32)
     _forward_kernel[triton.cdiv(windows, BW), triton.cdiv(N, BN), K](
-        x, w, bias, out, pixel, windows, H, W, C, PH, PW, N, kh, kw * C, BW, BN, BJ,
+        x, w, bias, out, pixel, windows, H, W, C, PH, PW, N, kh, kw * C, BW, BN, BJ, keep,
         num_warps=4, num_stages=2 if kh * kw * C <= 8 * BJ else 3,
+        maxnreg=168 if x.dtype == torch.bfloat16 else None,  # so that a multiprocessor has room for three blocks
     )  # fmt: skip
     return out, pixel
 
@@ -186,10 +202,14 @@ def _pooled_like(x: Tensor, w: Tensor, kh: int, kw: int) -> Tensor:
     return x.new_empty(K, B, (H - kh + 1) // 2, (W - kw + 1) // 2, w.shape[1])
 
 
+def _pixels_like(out: Tensor, keep: bool) -> Tensor:
+    return torch.empty_like(out if keep else out[:, :0, 0, 0, 0], dtype=torch.uint8)
+
+
 @conv_relu_pool.register_fake
-def _(x: Tensor, w: Tensor, bias: Tensor, kh: int, kw: int) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, w: Tensor, bias: Tensor, kh: int, kw: int, keep: bool) -> tuple[Tensor, Tensor]:
     out = _pooled_like(x, w, kh, kw)
-    return out, torch.empty_like(out, dtype=torch.uint8)
+    return out, _pixels_like(out, keep)
 
 
 @stacked_conv.register_fake
@@ -215,7 +235,7 @@ def _with_vmap(op: Any) -> None:
             return value.flatten(0, 1).contiguous()
 
         def split(value: Tensor) -> Tensor:
-            return value.reshape(info.batch_size, -1, *value.shape[1:])
+            return value.reshape(info.batch_size, len(value) // info.batch_size, *value.shape[1:])
 
         out = op(*map(merged, args, in_dims))
         return (split(out), 0) if isinstance(out, Tensor) else (tuple(map(split, out)), (0,) * len(out))
@@ -234,7 +254,7 @@ class ConvReluPool(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor, kh: int, kw: int) -> tuple[Tensor, Tensor]:
-        out, pixel = conv_relu_pool(x, w, bias, kh, kw)
+        out, pixel = conv_relu_pool(x, w, bias, kh, kw, True)
         return out, pixel
 
     @staticmethod
