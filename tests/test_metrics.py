@@ -116,3 +116,6 @@ def test_local_metrics_average_over_participants() -> None:
     found = metrics.local_metrics(counts, counts, torch.tensor([[0.5, 0.5]], dtype=torch.float64))
     assert found["risk"] == pytest.approx((0.5 + 0.25) / 2)
     assert found["kl_local"] == found["kl_test"] == pytest.approx(metrics.kl_divergence(counts[0]))
+    # Rows (0.9, 0.1) and (0.2, 0.8) against (0.99, 0.01) and (0.01, 0.99), by hand:
+    pairs = [(0.9, 0.99), (0.1, 0.01), (0.2, 0.01), (0.8, 0.99)]
+    assert found["kl_test_99"] == pytest.approx(sum(p * math.log(p / q) for p, q in pairs) / 2)

@@ -6,6 +6,7 @@
                      over clients, then over participants: the adaptability risk R(w_m) of the paper
     kl_local         KL(P||Q) of the participants' local models on their own data, mean over the classes they hold
     kl_test          the same on the test set, over all classes
+    kl_test_99       the same with tau = 0.99 in Q, as the paper's numbers have it, not 1 - 1e-5, as its text has
 
 A class without test samples is left out, and priors are renormalised over the classes that have some.
 
@@ -19,10 +20,11 @@ import torch
 from torch import Tensor
 
 from fedacd.methods import Tensors
-from fedacd.methods.common import is_class, kl_to_template, mean_outputs
+from fedacd.methods.common import TAU, is_class, kl_to_template, mean_outputs
 
-METRICS = ("accuracy", "accuracy_client", "risk", "kl_local", "kl_test")
-"""The numbers that a round is judged by; `per_class` comes beside them."""
+METRICS = ("accuracy", "accuracy_client", "risk", "kl_local", "kl_test", "kl_test_99")
+"""The numbers that a round is judged by; `per_class` comes beside them. A deployment has some only, and so have records
+from before there was a metric."""
 
 Tally = Tensors
 """Sums over samples by true class: `right` [C] correct ones, `seen` [C] all, `sums` [C, C] probability outputs."""
@@ -63,11 +65,11 @@ def adaptability_risk(errors: Tensor, priors: Tensor) -> float:
     return float(mean_over(errors, priors).nanmean(-1).mean())
 
 
-def kl_divergence(counts: Tally) -> float:
+def kl_divergence(counts: Tally, tau: float = TAU) -> float:
     """KL(P||Q) of one model, mean over the classes that have samples."""
     present = counts["seen"] > 0
     P = mean_outputs(counts["sums"].double(), counts["seen"].double())
-    return float(kl_to_template(P, present).sum() / present.sum())
+    return float(kl_to_template(P, present, tau).sum() / present.sum())
 
 
 def probability_matrix(counts: Tally) -> Tensor:
@@ -97,4 +99,5 @@ def local_metrics(on_test: Sequence[Tally], on_own: Sequence[Tally], priors: Ten
         "risk": adaptability_risk(errors, priors),
         "kl_local": sum(map(kl_divergence, on_own)) / len(on_own),
         "kl_test": sum(map(kl_divergence, on_test)) / len(on_test),
+        "kl_test_99": sum(kl_divergence(counts, 0.99) for counts in on_test) / len(on_test),
     }

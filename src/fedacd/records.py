@@ -283,7 +283,7 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if not measured:
         return {}
     late = [line for line in measured if line["round"] > rounds[-1]["round"] - 10] or measured[-1:]
-    known = [key for key in METRICS if all(line[key] is not None for line in late)]  # a deployment's has less
+    known = [key for key in METRICS if all(line.get(key) is not None for line in late)]
     means = {key: sum(line[key] for line in late) / len(late) for key in known}
     accuracies = [line["accuracy"] for line in measured]
     return means | {"accuracy_last": accuracies[-1], "accuracy_best": max(accuracies)}

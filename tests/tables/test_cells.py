@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from fedacd.errors import RecordError
+from fedacd.records import ROUNDS
 from fedacd.tables import render
 from fedacd.tables.cells import Cell, Filled, Spread, fill
 from fedacd.tables.declare import TABLES, Column, Row, Table
-from fedacd.tables.look import look_in
+from fedacd.tables.look import look_in, read_from
 from fedacd.tables.paper import Reported
+from fedacd.tables.summaries import write_summaries
 from fedacd.tables.wanted import Wanted
 from tests.tables.conftest import made_run
 
@@ -189,3 +192,23 @@ def test_latex_compiles(number: int, tmp_path: Path) -> None:
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "table.pdf").exists()
+
+
+def test_records_from_before_there_was_a_metric(tmp_path: Path) -> None:
+    """They fill the columns of the others, also beside a summary that has it."""
+    table = TABLES[9]
+    narrow = dataclasses.replace(
+        table, rows=table.rows[:1], columns=[column for column in table.columns if column.label == "0.1"]
+    )
+    wanted = Wanted(narrow, seeds=[0], rounds=2, precision="fp32")
+    run = made_run(tmp_path, wanted.runs[0], [0.5, 0.6])
+    write_summaries([run], tmp_path / "new")
+    lines = (run / ROUNDS).read_text()
+    (run / ROUNDS).write_text(lines.replace(', "kl_test_99": 0.5', ""))
+    assert (run / ROUNDS).read_text() != lines
+    write_summaries([run], tmp_path / "old")
+    for folders, known in (("old", 2), ("new", 3), ("old new", 3)):
+        seen = read_from(lambda _: wanted, [tmp_path / name for name in folders.split()], None)
+        (cells,) = fill(wanted, seen.matched).cells
+        assert [cell.late is not None for cell in cells] == [True, True, known == 3], folders
+    assert [cell.late is None for cell in filled(wanted, tmp_path).cells[0]] == [False, False, True]

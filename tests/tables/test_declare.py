@@ -53,7 +53,7 @@ def test_metrics() -> None:
     assert set(metrics[1]) == set(metrics[4]) == set(metrics[7]) == {"accuracy"}
     assert set(metrics[2]) == {"accuracy_client"}
     assert set(metrics[3]) == {"risk"}
-    assert metrics[9] == ["kl_local"] * 3 + ["kl_test"] * 3
+    assert metrics[9] == ["kl_local"] * 3 + ["kl_test"] * 3 + ["kl_test_99"] * 3
 
 
 def test_cut() -> None:

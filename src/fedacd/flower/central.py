@@ -26,7 +26,7 @@ from fedacd.flower.settings import Deployment
 from fedacd.methods import Reply, Server, Shared, Tensors, Total
 from fedacd.records import State
 
-BLIND = ("accuracy_client", "risk", "kl_local", "kl_test", "train_loss")
+BLIND = ("accuracy_client", "risk", "kl_local", "kl_test", "kl_test_99", "train_loss")
 """What only the sites could tell."""
 
 

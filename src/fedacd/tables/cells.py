@@ -121,7 +121,7 @@ def fill(wanted: Wanted, matched: Matched) -> Filled:
     for row in wanted.table.rows:
         line = []
         for column in wanted.table.columns:
-            feeds = [want for want in wanted.feeds(row, column) if want.key in numbers]
+            feeds = [want for want in wanted.feeds(row, column) if column.metric in numbers.get(want.key, {})]
             scale = METRICS[column.metric].scale
             values = [numbers[want.key][column.metric] for want in feeds]
             over = {k: Spread.of([value[k] * scale for value in values]) for k in _WHICH} if feeds else {}

@@ -45,6 +45,7 @@ METRICS = {
     "risk": Metric(1, 3, True),
     "kl_local": Metric(1, 2, True),
     "kl_test": Metric(1, 2, True),
+    "kl_test_99": Metric(1, 2, True),
 }
 
 
@@ -253,9 +254,14 @@ _ALL = (
         title="KL(P||Q) of local models, CIFAR-100",
         varies="beta",
         rows=_methods(_TEN),
-        columns=[*_betas("kl_local", "own data"), *_betas("kl_test", "test set")],
+        columns=[
+            *_betas("kl_local", "own data"),
+            *_betas("kl_test", "test set"),
+            *_betas("kl_test_99", "test set, tau 0.99"),
+        ],
         paper=reported(9),
-        note="The paper does not say on which data P is taken: both are shown, beside the same numbers of the paper.",
+        note="The paper does not say on which data P is taken: both are shown, beside the same numbers of the paper. "
+        "Its baselines fit the test set and tau = 0.99, not the tau = 1 - 1e-5 of its text.",
     ),
 )
 

@@ -61,7 +61,7 @@ def judge(rounds: Sequence[Mapping[str, Any]]) -> Numbers:
     if not measured:
         raise RecordError("no round of the run has been measured.")
     found = {}
-    for key in METRICS:
+    for key in [key for key in METRICS if any(key in line for line in measured)]:
         values = [line[key] for line in measured]
         best = min(values) if SHOWN[key].lower_is_better else max(values)
         found[key] = {"late": late[key], "last": values[-1], "best": best}
@@ -114,7 +114,7 @@ def read_summary(path: Path) -> list[Found]:
     try:
         settings = {**plain(), **content["config"]}
         _require_names(path, settings)
-        for key in METRICS:
+        for key in ("accuracy", *(content["final"].keys() & set(METRICS))):
             for which in ("late", "last", "best"):
                 float(content["final"][key][which])
         done = int(content["rounds"])

@@ -39,8 +39,9 @@ def _furthest(runs: Sequence[Found]) -> Found:
     _require_same_data(runs)
     first, *others = sorted(runs, key=lambda run: (-run.done, run.summary is not None, str(run.path)))
     for other in others:
-        if other.finished and any(
-            abs(other.numbers()[metric]["late"] - values["late"]) > 1e-9 for metric, values in first.numbers().items()
+        numbers = other.numbers() if other.finished else {}
+        if any(
+            abs(numbers[key]["late"] - its["late"]) > 1e-9 for key, its in first.numbers().items() if key in numbers
         ):
             raise RecordError(
                 f"{first.path} and {other.path} are records of the same run with different numbers: keep one of them."

@@ -83,7 +83,8 @@ def _bytes(content: Mapping[str, Any]) -> bytes:
 def _curve(rounds: Sequence[Mapping[str, Any]], every: int) -> dict[str, list[Any]]:
     shown = [line for line in rounds if line["round"] % every == 0 and line.get("accuracy") is not None]
     curve: dict[str, list[Any]] = {"round": [line["round"] for line in shown]}
-    return curve | {key: [float(f"{line[key]:.4g}") for line in shown] for key in METRICS}
+    known = [key for key in METRICS if all(line.get(key) is not None for line in shown)]
+    return curve | {key: [float(f"{line[key]:.4g}") for line in shown] for key in known}
 
 
 def _made(run: Path) -> dict[str, Any]:
