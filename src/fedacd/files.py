@@ -48,6 +48,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file by these bytes."""
     with replacing(path) as partial:
         partial.write_bytes(content)
 

@@ -23,8 +23,10 @@ from fedacd.methods import Tensors
 from fedacd.methods.common import TAU, is_class, kl_to_template, mean_outputs
 
 METRICS = ("accuracy", "accuracy_client", "risk", "kl_local", "kl_test", "kl_test_99")
-"""The numbers that a round is judged by; `per_class` comes beside them. A deployment has some only, and so have records
-from before there was a metric."""
+"""The numbers that a round is judged by; `per_class` comes beside them. A deployment has some only."""
+
+NEWER = frozenset({"kl_test_99"})
+"""Those that older records lack."""
 
 Tally = Tensors
 """Sums over samples by true class: `right` [C] correct ones, `seen` [C] all, `sums` [C, C] probability outputs."""

@@ -212,3 +212,6 @@ def test_records_from_before_there_was_a_metric(tmp_path: Path) -> None:
         (cells,) = fill(wanted, seen.matched).cells
         assert [cell.late is not None for cell in cells] == [True, True, known == 3], folders
     assert [cell.late is None for cell in filled(wanted, tmp_path).cells[0]] == [False, False, True]
+    first, second = lines.splitlines()  # a run that was begun before and ended after
+    (run / ROUNDS).write_text(first.replace(', "kl_test_99": 0.5', "") + "\n" + second + "\n")
+    assert [cell.late is None for cell in filled(wanted, tmp_path).cells[0]] == [False, False, True]

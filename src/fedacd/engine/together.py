@@ -85,7 +85,8 @@ def _width(setup: Setup) -> float:
 
 
 def _participants(setup: Setup) -> int:
-    return max(1, math.floor(setup.config.train.participation * len(setup.members) + 1e-9))
+    config = setup.config
+    return len(participants(config.run.seed, 1, len(setup.members), config.train.participation))
 
 
 def _program(setup: Setup, tried: dict[str, list[str]]) -> Mapping[str, Any]:

@@ -61,7 +61,8 @@ def log_ratio(P: Tensor, seen: Tensor, counts: Tensor, missing: float) -> Tensor
     ratio = (log_P - log_P.mT).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     known = seen > 0
     ratio = torch.where(known[:, None] & known[None, :], ratio, 0)
-    ratio = torch.where(counts[None, :] == 0, (torch.ones_like(P) * missing).log(), ratio)
+    of_missing = (torch.ones_like(P) * missing).log()  # a tensor where it differs from slot to slot
+    ratio = torch.where(counts[None, :] == 0, of_missing, ratio)
     return torch.where(torch.eye(P.shape[-1], dtype=torch.bool, device=P.device), 0, ratio)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fedacd.config import read_toml
 from fedacd.errors import ConfigError, RecordError
 from fedacd.files import read_json
-from fedacd.metrics import METRICS
+from fedacd.metrics import METRICS, NEWER
 from fedacd.records import CONFIG, ROUNDS, STATE, finished_rounds, read_rounds, summary
 from fedacd.tables.declare import METRICS as SHOWN
 from fedacd.tables.wanted import key_of, plain
@@ -61,7 +61,9 @@ def judge(rounds: Sequence[Mapping[str, Any]]) -> Numbers:
     if not measured:
         raise RecordError("no round of the run has been measured.")
     found = {}
-    for key in [key for key in METRICS if any(key in line for line in measured)]:
+    for key in METRICS:
+        if key in NEWER and not all(key in line for line in measured):
+            continue
         values = [line[key] for line in measured]
         best = min(values) if SHOWN[key].lower_is_better else max(values)
         found[key] = {"late": late[key], "last": values[-1], "best": best}
@@ -114,7 +116,9 @@ def read_summary(path: Path) -> list[Found]:
     try:
         settings = {**plain(), **content["config"]}
         _require_names(path, settings)
-        for key in ("accuracy", *(content["final"].keys() & set(METRICS))):
+        for key in METRICS:
+            if key in NEWER and key not in content["final"]:
+                continue
             for which in ("late", "last", "best"):
                 float(content["final"][key][which])
         done = int(content["rounds"])
