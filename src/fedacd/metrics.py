@@ -13,7 +13,6 @@ A class without test samples is left out, and priors are renormalised over the c
 Shapes: C classes, M clients, R local models.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ def tally(logits: Tensor, y: Tensor, w: Tensor | None = None) -> Tally:
 
 
 def per_class_accuracy(counts: Tally) -> Tensor:
-    """[C] in float64, NaN for a class without samples."""
+    """[..., C] in float64, NaN for a class without samples."""
     return counts["right"].double() / counts["seen"].double()
 
 
@@ -67,16 +66,15 @@ def adaptability_risk(errors: Tensor, priors: Tensor) -> float:
     return float(mean_over(errors, priors).nanmean(-1).mean())
 
 
-def kl_divergence(counts: Tally, tau: float = TAU) -> float:
-    """KL(P||Q) of one model, mean over the classes that have samples."""
+def kl_divergence(counts: Tally, tau: float = TAU) -> Tensor:
+    """KL(P||Q) of one model or of several stacked ones, mean over the classes that have samples."""
     present = counts["seen"] > 0
-    P = mean_outputs(counts["sums"].double(), counts["seen"].double())
-    return float(kl_to_template(P, present, tau).sum() / present.sum())
+    return kl_to_template(probability_matrix(counts), present, tau).sum(-1) / present.sum(-1)
 
 
 def probability_matrix(counts: Tally) -> Tensor:
-    """P [C, C]: mean probability outputs by true class, 0 for a class without samples."""
-    return mean_outputs(counts["sums"].double(), counts["seen"].double()).float()
+    """P [..., C, C]: mean probability outputs by true class, 0 for a class without samples; float64."""
+    return mean_outputs(counts["sums"].double(), counts["seen"].double())
 
 
 def label_priors(counts: Tensor) -> Tensor:
@@ -94,12 +92,11 @@ def global_metrics(counts: Tally, priors: Tensor) -> dict[str, Any]:
     }
 
 
-def local_metrics(on_test: Sequence[Tally], on_own: Sequence[Tally], priors: Tensor) -> dict[str, Any]:
-    """Of the participants' local models, from their tallies on the test set and on their own data."""
-    errors = 1 - torch.stack([per_class_accuracy(counts) for counts in on_test]).cpu()
+def local_metrics(on_test: Tally, on_own: Tally, priors: Tensor) -> dict[str, Any]:
+    """Of the participants' local models, from their stacked tallies on the test set and on their own data."""
     return {
-        "risk": adaptability_risk(errors, priors),
-        "kl_local": sum(map(kl_divergence, on_own)) / len(on_own),
-        "kl_test": sum(map(kl_divergence, on_test)) / len(on_test),
-        "kl_test_99": sum(kl_divergence(counts, 0.99) for counts in on_test) / len(on_test),
+        "risk": adaptability_risk(1 - per_class_accuracy(on_test), priors),
+        "kl_local": float(kl_divergence(on_own).mean()),
+        "kl_test": float(kl_divergence(on_test).mean()),
+        "kl_test_99": float(kl_divergence(on_test, 0.99).mean()),
     }

@@ -1,7 +1,7 @@
 """Runs side by side: their jobs go into one queue, a trainer takes them from it, a run whose round is complete goes on.
 
 A failure concerns one run; the others go on. While the trainer's device is busy with the steps that were started last,
-the numbers of the rounds before are read back.
+the numbers of the rounds before are read back, as far as they have arrived.
 """
 
 from collections import deque
@@ -129,6 +129,9 @@ class Crew:
             return []
         unread, self._unread = self._unread, []
         for run in unread:
+            if self.trainer.busy and not run.readable:
+                self._unread.append(run)
+                continue
             self._guard(run, lambda run=run: self._ended.append((run, run.record())))  # type: ignore[misc]
         if not self._ended:
             self._launched = False

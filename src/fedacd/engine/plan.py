@@ -87,8 +87,9 @@ def local_plan(seed: int, round_: int, client: int, n: int, train: Train, data: 
     if train.mixup:
         mixing = generator(seed, Stream.MIXUP, *at)
         lam = mixing.beta(train.mixup_alpha, train.mixup_alpha, S)
-        for step, real in enumerate(size.ravel()):
-            partner[step, :real] = mixing.permutation(real)
+        for epoch in partner.reshape(train.epochs, epoch_steps, B):
+            mixing.permuted(epoch[:-1], axis=1, out=epoch[:-1])
+            epoch[-1, : size[0, -1]] = mixing.permutation(size[0, -1])
 
     return LocalPlan(
         epoch_steps=epoch_steps,

@@ -21,6 +21,10 @@ from fedacd.partition import class_counts
 from fedacd.records import State
 
 
+MOST_UNREAD = 2
+"""Rounds of a run whose numbers may be on their way to the host while the next one is trained."""
+
+
 class Fold:
     """Replies summed up one after the other, in float64."""
 
@@ -55,6 +59,10 @@ class Later:
         self._arrived = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         if self._arrived:
             self._arrived.record(torch.cuda.current_stream(device))
+
+    @property
+    def arrived(self) -> bool:
+        return self._arrived is None or self._arrived.query()
 
     def get(self) -> Any:
         if self._arrived:
@@ -130,8 +138,8 @@ class Simulation:
         self.members = [torch.from_numpy(members).to(self.device) for members in setup.members]
         counts = torch.from_numpy(class_counts(setup.dataset.y_train, setup.members, setup.dataset.num_classes))
         self.counts, self.priors = counts, metrics.label_priors(counts)
-        self.matrices: Tensors = {}
-        """Of the last recorded round: P of every participant, on its own data and on the test set; class counts."""
+        self._measured_on: tuple[list[int], dict[str, Tensors]] = [], {}
+        """The participants of the last recorded round, and the stacked tallies of their models."""
         server = self.method.init_server(self.net, self._rng(0))
         clients = [self.method.init_client(self.net, server.shared, row) for row in counts]
         self._begin_from(State(0, server, clients))
@@ -225,6 +233,11 @@ class Simulation:
         later = Later((server, told, counts), self.device)
         self._closed.append(Closed(round_, clients, later, before.server.shared))
 
+    @property
+    def readable(self) -> bool:
+        """Whether the oldest round that is closed can be read without waiting, or the host is too far ahead."""
+        return len(self._closed) > MOST_UNREAD or self._closed[0].later.arrived
+
     def record(self) -> dict[str, Any]:
         """The line of the oldest round that is closed and not read yet. Its state becomes `state`."""
         round_, clients, later, sent = self._closed.pop(0)
@@ -234,16 +247,12 @@ class Simulation:
             if reason := self.method.check(Reply(params, extra, _at(told["told"], at)), sent):
                 raise UpdateError(f"round {round_.number}, client {number}: {reason}. {self._advice()}")
         measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
-        self.matrices = {"counts": self.counts}
+        self._measured_on = round_.chosen, {}
         measured["train_loss"] = float(told["loss"]["train"].double().mean())
         if counts:
             measured |= metrics.global_metrics(counts, self.priors)
-            everyone = range(len(round_.chosen))
-            on_test, on_own = ([_at(told[where], at) for at in everyone] for where in ("test", "own"))
-            measured |= metrics.local_metrics(on_test, on_own, self.priors)
-            for name, tallies in (("own", on_own), ("test", on_test)):
-                of = zip(round_.chosen, map(metrics.probability_matrix, tallies), strict=True)
-                self.matrices |= {f"{name}/{number}": P for number, P in of}
+            measured |= metrics.local_metrics(told["test"], told["own"], self.priors)
+            self._measured_on = round_.chosen, {where: told[where] for where in ("own", "test")}
         if bad := [key for key, value in measured.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise UpdateError(f"round {round_.number}: {', '.join(bad)} cannot be computed. {self._advice()}")
         weights = self.method.weight(told["told"]).double()
@@ -259,6 +268,15 @@ class Simulation:
             "bytes_up": sum(round_.bytes_up.values()) / len(round_.bytes_up),
             "bytes_down": _bytes(sent.params) + _bytes(sent.extra),
             "seconds": seconds,
+        }
+
+    @property
+    def matrices(self) -> Tensors:
+        """Of the last recorded round: P of every participant, on its own data and on the test set; class counts."""
+        chosen, tallies = self._measured_on
+        of = {where: metrics.probability_matrix(counts).float() for where, counts in tallies.items()}
+        return {"counts": self.counts} | {
+            f"{where}/{number}": P.clone() for where, all_P in of.items() for number, P in zip(chosen, all_P, strict=True)
         }
 
     def _advice(self) -> str:
