@@ -137,7 +137,8 @@ def train_all(
                     f"run.workers = {config.run.workers}: several GPUs take torchrun --nproc-per-node="
                     f"{config.run.workers} -m fedacd run ..., slots on a CPU one process."
                 )
-            threads = config.run.threads or (1 if workers > 1 else None)
+            # The host of a GPU works on small tensors, for which threads only wait for each other.
+            threads = config.run.threads or (1 if workers > 1 or group[0].device.type == "cuda" else None)
             with arithmetic(config.run.precision, threads, config.run.deterministic), on_device(group[0].device):
                 results |= train_group(group, world, workers, on_round, say)
     return [_result(setup, results[id(setup)]) for setup in setups]

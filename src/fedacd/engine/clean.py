@@ -1,5 +1,6 @@
 """Clean passes by programs: one model at a time over many samples, batch by batch without any work of the host."""
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedacd.engine.batches import Images
 from fedacd.engine.local import CLEAN_BATCH, WIDE_BATCH, Job, Sums, clean_batch
-from fedacd.engine.program import copy_all, program
+from fedacd.engine.program import Aside, copy_all, program
 from fedacd.methods import Client, Method, Shared, Tensors, Trained
 from fedacd.metrics import tally
 from fedacd.models.net import Net
@@ -21,10 +22,10 @@ OfBatch = Callable[[Any, Images, Tensor, Tensor], Any]
 
 
 class CleanPrograms:
-    """`clean_pass` and `tally_of` by programs, made when the first model of a kind comes."""
+    """`clean_pass` and `tally_of` by programs, made when the first model of a kind comes; `aside` where it is given."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self.compile_seconds = say, 0.0
+    def __init__(self, say: Callable[[str], None], aside: Aside | None = None) -> None:
+        self._say, self._aside, self.compile_seconds = say, aside, 0.0
         self._made: dict[Any, CleanProgram] = {}
 
     def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
@@ -49,11 +50,12 @@ class CleanPrograms:
     @torch.no_grad()
     def _over(self, samples: Tensor, model: Any, images: Images, method: Method, of_batch: OfBatch) -> Any:
         kind = (tree_flatten(model)[1], repr(method))  # whose hyper-parameters are constants of a program
-        if kind not in self._made:
-            started = time.perf_counter()
-            self._made[kind] = CleanProgram(model, images, of_batch, self._say)
-            self.compile_seconds += time.perf_counter() - started
-        return self._made[kind](model, samples)
+        with self._aside((model, samples)) if self._aside else contextlib.nullcontext():
+            if kind not in self._made:
+                started = time.perf_counter()
+                self._made[kind] = CleanProgram(model, images, of_batch, self._say)
+                self.compile_seconds += time.perf_counter() - started
+            return self._made[kind](model, samples)
 
 
 class CleanProgram:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from fedacd.engine.local import TOO_LARGE, Job, Outcome, TallyOf, run_client, tally_of
+from fedacd.engine.program import Aside
 from fedacd.engine.rounds import Simulation
 from fedacd.errors import UpdateError
 
@@ -23,6 +24,8 @@ class Trainer(Protocol):
 
     tally: TallyOf
     """Of a global model."""
+    aside: Aside
+    """Where its tallies come from."""
 
     @property
     def free(self) -> int:
@@ -53,6 +56,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.tally: TallyOf = tally_of
+        self.aside = Aside()
         self._job: tuple[Any, Job] | None = None
 
     @property
@@ -170,10 +174,10 @@ class Crew:
 
     def _close(self, run: Simulation) -> None:
         try:
-            run.close(self.trainer.tally)
+            run.close(self.trainer.tally, self.trainer.aside)
         except torch.OutOfMemoryError:  # evaluation lives on what the slots leave over
             self._queue.extendleft(reversed(self.trainer.shrink()))
-            run.close(self.trainer.tally)
+            run.close(self.trainer.tally, self.trainer.aside)
 
     def _open(self, run: Simulation) -> None:
         self._queue.extend(((run, number), job) for number, job in run.open().items())

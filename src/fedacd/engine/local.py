@@ -253,15 +253,17 @@ def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tenso
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
-def finish(job: Job, moving: Moving, fixed: Fixed, clean: CleanPass = clean_pass) -> Outcome:
-    """What there is after the last step."""
+def finish(
+    job: Job, moving: Moving, fixed: Fixed, clean: CleanPass = clean_pass, measure: CleanPass = clean_pass
+) -> Outcome:
+    """What there is after the last step. `measure` makes the passes on which only the tallies depend."""
     method, now, client = job.method, moving.now, moving.client
     on_own: Tensors = {}
     on_test: Tensors = {}
     if job.measure or "end" in method.survey_at:
-        client, on_own = survey(job, now, client, "end", clean)
+        client, on_own = survey(job, now, client, "end", clean if "end" in method.survey_at else measure)
     client, extra, told = method.finish(now, job.shared, client, fixed.did)
     client = client._replace(private=now.private)
     if job.measure:
-        on_test = clean(job, now, moving.client, job.test).tally
+        on_test = measure(job, now, moving.client, job.test).tally
     return Outcome(Reply(now.params, extra, told), client, moving.loss_sum / int(job.plan.size.sum()), on_own, on_test)

@@ -1,16 +1,17 @@
 """A function of tensors, made to be called again and again on a GPU: traced, compiled, captured as a CUDA graph."""
 
+import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 # Programs are compiled once for this and later starts. torch sets its own folder when it first needs one.
 _HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -38,6 +39,31 @@ def program(function: Callable[..., None], *arguments: Any, say: Callable[[str],
     return again
 
 
+class Aside:
+    """A second queue of the device, for what training does not wait for. On a CPU there is none."""
+
+    def __init__(self) -> None:
+        self._stream: torch.cuda.Stream | None = None
+
+    @contextlib.contextmanager
+    def __call__(self, read: Any) -> Iterator[None]:
+        """To queue work there, behind everything that was asked of the device so far.
+
+        `read`: a tree of the tensors from outside that it reads, whose memory is not given away before.
+        """
+        tensors = tree_leaves(read)
+        if not tensors[0].is_cuda:
+            yield
+            return
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(tensors[0].device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(tensors[0].device))
+        for tensor in tensors:
+            tensor.record_stream(self._stream)
+        with torch.cuda.stream(self._stream):
+            yield
+
+
 def copy_all(held: Sequence[Tensor], new: Sequence[Tensor]) -> None:
     """Copy tensors into others, by as few operations as there are types of them."""
     for dtype in {tensor.dtype for tensor in held}:
@@ -61,8 +87,8 @@ def _compiled(run: Callable[..., None], flat: list[Tensor], say: Callable[[str],
 
 
 @functools.cache
-def _pool() -> Any:
-    """Memory that all programs share: none leaves anything there from one call to the next."""
+def _pool(queue: int) -> Any:
+    """Memory that all programs of a queue share: none leaves anything there from one call to the next."""
     return torch.cuda.graph_pool_handle()
 
 
@@ -74,6 +100,7 @@ def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
             run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool(), stream=side), torch.no_grad():
+    pool = _pool(torch.cuda.current_stream().cuda_stream)
+    with torch.cuda.graph(graph, pool=pool, stream=side), torch.no_grad():
         run()
     return graph

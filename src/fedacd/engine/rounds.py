@@ -13,13 +13,13 @@ from fedacd import metrics
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, Outcome, TallyOf, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants, torch_seed
+from fedacd.engine.program import Aside
 from fedacd.engine.setup import Setup, images_of
 from fedacd.engine.spread import ALONE, World
 from fedacd.errors import RecordError, UpdateError
 from fedacd.methods import Client, Method, Reply, Server, Shared, Tensors, Total
 from fedacd.partition import class_counts
 from fedacd.records import State
-
 
 MOST_UNREAD = 2
 """Rounds of a run whose numbers may be on their way to the host while the next one is trained."""
@@ -52,9 +52,13 @@ class Fold:
 
 
 class Later:
-    """Tensors on their way to the host; `get` waits for them and for nothing that was asked of the device since."""
+    """Tensors on their way to the host; `get` waits for them and for nothing that was asked of the device since.
+
+    They are kept until they have arrived: their way may be on another queue than the one that would use their memory.
+    """
 
     def __init__(self, tree: Any, device: torch.device) -> None:
+        self._kept = tree
         self._tree = tree_map(lambda tensor: tensor.to("cpu", non_blocking=True), tree)
         self._arrived = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         if self._arrived:
@@ -62,11 +66,12 @@ class Later:
 
     @property
     def arrived(self) -> bool:
-        return self._arrived is None or self._arrived.query()
+        return self._arrived is None or bool(self._arrived.query())  # type: ignore[no-untyped-call]
 
     def get(self) -> Any:
         if self._arrived:
             self._arrived.synchronize()
+        self._kept = None
         return self._tree
 
 
@@ -76,7 +81,9 @@ class Round:
 
     def __init__(self, number: int, chosen: list[int], jobs: dict[int, Job], fold: Fold) -> None:
         self.number, self.chosen, self.fold = number, chosen, fold
-        self.told: dict[int, dict[str, Any]] = {}
+        self.told: dict[int, Tensors] = {}
+        self.seen: dict[int, dict[str, Any]] = {}
+        """What only the record needs."""
         self.clients: dict[int, Client] = {}
         self.bytes_up: dict[int, int] = {}
         self._waiting: dict[int, Reply] = {}
@@ -85,10 +92,10 @@ class Round:
     def add(self, client: int, outcome: Outcome) -> bool:
         """Take an outcome in; whether it was the last one."""
         reply = outcome.reply
-        self.told[client] = {
+        self.told[client] = reply.told
+        self.seen[client] = {
             "params": _witness(reply.params),
             "extra": _witness(reply.extra) if reply.extra else outcome.train_loss.new_zeros(0),
-            "told": reply.told,
             "loss": {"train": outcome.train_loss},
             "own": outcome.on_own,
             "test": outcome.on_test,
@@ -116,7 +123,7 @@ class Closed(NamedTuple):
     round: Round
     clients: list[Client]
     later: Later
-    """The server's state, what was told, the global model's tally."""
+    """The server's state, what was told and seen, the global model's tally."""
     shared: Shared
     """What the clients were sent."""
 
@@ -211,8 +218,8 @@ class Simulation:
         assert self._open
         return self._open.add(number, outcome)
 
-    def close(self, tally: TallyOf = tally_of) -> None:
-        """Aggregate and evaluate. An exception leaves the state after the round before."""
+    def close(self, tally: TallyOf = tally_of, aside: Aside | None = None) -> None:
+        """Aggregate, and evaluate aside. An exception leaves the state after the round before."""
         assert self._open
         round_, before, world = self._open, self._head, self.world
         told = world.gather(round_.told, round_.chosen)
@@ -222,15 +229,16 @@ class Simulation:
         kept = world.gather(round_.clients, round_.chosen) if world.size > 1 else None
         for at, number in enumerate(round_.chosen):
             clients[number] = _copy_at(kept, at) if kept else round_.clients[number]
-        total = Total(world.sum(round_.fold.moved), world.sum(round_.fold.extra), told["told"])
+        total = Total(world.sum(round_.fold.moved), world.sum(round_.fold.extra), told)
         server = self.method.combine(self.net, before.server, total, len(clients), self._rng(round_.number))
         server = world.same(server)
-        counts: Tensors = {}
-        if self._measured(round_.number):
-            mine = self.test[world.rank :: world.size]
-            counts = world.sum(tally(self.net, self.method, server.shared, self.images, mine))
+        with (aside or Aside())((server, told, round_.seen)):
+            seen, counts = world.gather(round_.seen, round_.chosen), Tensors()
+            if self._measured(round_.number):
+                mine = self.test[world.rank :: world.size]
+                counts = world.sum(tally(self.net, self.method, server.shared, self.images, mine))
+            later = Later((server, told, seen, counts), self.device)
         self._open, self._head = None, State(round_.number, server, clients)
-        later = Later((server, told, counts), self.device)
         self._closed.append(Closed(round_, clients, later, before.server.shared))
 
     @property
@@ -241,21 +249,21 @@ class Simulation:
     def record(self) -> dict[str, Any]:
         """The line of the oldest round that is closed and not read yet. Its state becomes `state`."""
         round_, clients, later, sent = self._closed.pop(0)
-        server, told, counts = later.get()
+        server, told, seen, counts = later.get()
         for at, number in enumerate(round_.chosen):
-            params, extra = (_stand_ins(told[part][at], getattr(round_.shapes, part)) for part in ("params", "extra"))
-            if reason := self.method.check(Reply(params, extra, _at(told["told"], at)), sent):
+            params, extra = (_stand_ins(seen[part][at], getattr(round_.shapes, part)) for part in ("params", "extra"))
+            if reason := self.method.check(Reply(params, extra, _at(told, at)), sent):
                 raise UpdateError(f"round {round_.number}, client {number}: {reason}. {self._advice()}")
         measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
         self._measured_on = round_.chosen, {}
-        measured["train_loss"] = float(told["loss"]["train"].double().mean())
+        measured["train_loss"] = float(seen["loss"]["train"].double().mean())
         if counts:
             measured |= metrics.global_metrics(counts, self.priors)
-            measured |= metrics.local_metrics(told["test"], told["own"], self.priors)
-            self._measured_on = round_.chosen, {where: told[where] for where in ("own", "test")}
+            measured |= metrics.local_metrics(seen["test"], seen["own"], self.priors)
+            self._measured_on = round_.chosen, {where: seen[where] for where in ("own", "test")}
         if bad := [key for key, value in measured.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise UpdateError(f"round {round_.number}: {', '.join(bad)} cannot be computed. {self._advice()}")
-        weights = self.method.weight(told["told"]).double()
+        weights = self.method.weight(told).double()
         self.state = State(round_.number, server, clients)
         seconds, self._since = time.perf_counter() - self._since, time.perf_counter()
         return {
@@ -264,7 +272,7 @@ class Simulation:
             "lr": self._lr(round_.number),
             "participants": round_.chosen,
             "weights": (weights / weights.sum()).tolist(),
-            "told": {name: values.tolist() for name, values in told["told"].items()},
+            "told": {name: values.tolist() for name, values in told.items()},
             "bytes_up": sum(round_.bytes_up.values()) / len(round_.bytes_up),
             "bytes_down": _bytes(sent.params) + _bytes(sent.extra),
             "seconds": seconds,
@@ -274,10 +282,11 @@ class Simulation:
     def matrices(self) -> Tensors:
         """Of the last recorded round: P of every participant, on its own data and on the test set; class counts."""
         chosen, tallies = self._measured_on
-        of = {where: metrics.probability_matrix(counts).float() for where, counts in tallies.items()}
-        return {"counts": self.counts} | {
-            f"{where}/{number}": P.clone() for where, all_P in of.items() for number, P in zip(chosen, all_P, strict=True)
-        }
+        found = {"counts": self.counts}
+        for where, counts in tallies.items():
+            of = zip(chosen, metrics.probability_matrix(counts).float(), strict=True)
+            found |= {f"{where}/{number}": P.clone() for number, P in of}
+        return found
 
     def _advice(self) -> str:
         return f"A smaller train.lr (now {self.config.train.lr:g}) often helps."

@@ -38,7 +38,7 @@ from fedacd.engine.local import (
     step,
     survey,
 )
-from fedacd.engine.program import copy_all, program
+from fedacd.engine.program import Aside, copy_all, program
 from fedacd.errors import UpdateError
 from fedacd.methods import Method, Tensors
 from fedacd.models.net import Net
@@ -141,8 +141,9 @@ class Slots:
         self._places: list[list[Tensor]] = []
         """Of every slot: where all of it lies in the stack but the draws."""
         self._run: Callable[[], None] = lambda: None
-        self._clean = CleanPrograms(say)
-        self.tally: TallyOf = self._clean.tally
+        self.aside = Aside()
+        self._clean, self._measure = CleanPrograms(say), CleanPrograms(say, self.aside)
+        self.tally: TallyOf = self._measure.tally
         self._compile_seconds = 0.0
         self._busy_steps = self._all_steps = 0
 
@@ -161,7 +162,7 @@ class Slots:
             "kind": "slots",
             "slots": self.K,
             "occupancy": occupancy,
-            "compile_seconds": self._compile_seconds + self._clean.compile_seconds,
+            "compile_seconds": self._compile_seconds + self._clean.compile_seconds + self._measure.compile_seconds,
             "peak_memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
         }
 
@@ -214,7 +215,7 @@ class Slots:
                     assert self._stack
                     moving = self._copy(k)
                     self._jobs[k] = None
-                    outcomes.append((tag, finish(job, moving, fixed, self._clean)))
+                    outcomes.append((tag, finish(job, moving, fixed, self._clean, self._measure)))
                 elif "epoch" in job.method.survey_at and self._position[k] % job.plan.epoch_steps == 0:
                     self._survey_epoch(k, job)
             except torch.OutOfMemoryError:
