@@ -46,7 +46,7 @@ def test_defaults_are_the_papers() -> None:
     config = Config()
     train = config.train
     assert (train.rounds, train.epochs, train.batch_size, train.lr, train.momentum) == (200, 5, 64, 0.01, 0.9)
-    assert (train.participation, train.lr_decay, train.clip, train.mixup_alpha) == (0.4, 0.99, 10, 1)
+    assert (train.participation, train.lr_decay, train.clip, train.mixup_alpha) == (0.4, 0.99, 10, 0.5)
     assert (config.partition.clients, config.partition.scheme) == (20, "capped-dirichlet")
     assert config.method.name == "fedacd"
 
@@ -106,3 +106,12 @@ def test_a_bad_file_is_named(tmp_path: Path, content: str, reason: str) -> None:
     assert str(path) in str(caught.value)
     with pytest.raises(ConfigError, match="cannot read the config file"):
         read_toml(tmp_path / "none.toml")
+
+
+def test_the_strength_of_a_mixup_that_is_not_done_makes_no_other_run() -> None:
+    def identity(**train: object) -> dict[str, object]:
+        return Config.build({f"train.{key}": value for key, value in train.items()}).identity()
+
+    assert identity(mixup=False, mixup_alpha=0.2) == identity(mixup=False, mixup_alpha=1.0)
+    assert identity(mixup=True, mixup_alpha=0.2) != identity(mixup=True, mixup_alpha=1.0)
+    assert identity(mixup_alpha=0.2) != identity(mixup_alpha=1.0)  # the method may want one

@@ -151,7 +151,7 @@ class Train(Settings):
     weight_decay: float | None = setting(None, "L2 penalty, added after clipping; the data set's own", at_least=0)
     clip: float = setting(10.0, "largest norm of a gradient; 0: no limit", at_least=0)
     mixup: bool | None = setting(None, "input mixup; the method's own (on for FedACD)")
-    mixup_alpha: float = setting(1.0, "mixing weight ~ Beta(alpha, alpha), one draw a batch", above=0)
+    mixup_alpha: float = setting(0.5, "mixing weight ~ Beta(alpha, alpha), one draw a batch", above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +191,11 @@ class Choice:
 VOLATILE = frozenset(
     f"run.{key}" for key in ("out", "device", "slots", "workers", "threads", "deterministic", "save_every")
 )
+
+
+def without_effect(flat: Mapping[str, Any]) -> frozenset[str]:
+    """Which settings do not matter for the numbers of a run: a mixup that is not done may be of any strength."""
+    return VOLATILE | {"train.mixup_alpha"} if flat.get("train.mixup") is False else VOLATILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +243,8 @@ class Config:
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide the numbers of a run."""
-        return {key: value for key, value in self.flat().items() if key not in VOLATILE}
+        flat = self.flat()
+        return {key: value for key, value in flat.items() if key not in without_effect(flat)}
 
     def digest(self) -> str:
         """Eight hex digits that stand for `identity`."""

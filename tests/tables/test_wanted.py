@@ -6,7 +6,7 @@ from fedacd.engine.setup import prepare
 from fedacd.errors import ConfigError
 from fedacd.methods import METHODS
 from fedacd.tables.declare import TABLES
-from fedacd.tables.wanted import FROM_DATA, Want, Wanted, resolve, shard
+from fedacd.tables.wanted import FROM_DATA, Want, Wanted, key_of, resolve, shard
 
 
 def like(name: str) -> Dataset:
@@ -34,6 +34,17 @@ def test_options_and_mixup_are_resolved() -> None:
     resolved = resolve(settings)
     assert (resolved["method.lam"], resolved["train.mixup"], resolved["model.name"]) == (2.0, False, "cnn")
     assert resolved["train.weight_decay"] == 1e-5
+
+
+def test_a_record_without_mixup_fits_whatever_strength_it_names() -> None:
+    def key(method: str, alpha: float) -> str:
+        settings = {"data.name": "cifar10", "method.name": method}
+        return key_of(resolve(settings) | {"train.mixup_alpha": alpha})
+
+    assert key("fedavg", 1.0) == key_of(resolve({"data.name": "cifar10", "method.name": "fedavg"}))
+    assert (
+        key("fedacd", 1.0) != key("fedacd", 0.5) == key_of(resolve({"data.name": "cifar10", "method.name": "fedacd"}))
+    )
 
 
 def test_names_tell_what_is_varied() -> None:

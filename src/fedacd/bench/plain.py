@@ -132,7 +132,7 @@ def train_client(model: nn.Module, data: Data, index: Tensor, recipe: Recipe, lr
     for x, y in batches(data, index, recipe):
         lam, y2 = 1.0, y
         if recipe.mixup:
-            lam, partner = float(np.random.beta(1, 1)), torch.randperm(len(y), device=y.device)
+            lam, partner = float(np.random.beta(0.5, 0.5)), torch.randperm(len(y), device=y.device)
             x, y2 = lam * x + (1 - lam) * x[partner], y[partner]
         logits = model(x)
         loss_of: Callable[[Tensor], Tensor] = partial(F.cross_entropy, logits)

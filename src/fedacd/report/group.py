@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from fedacd.config import VOLATILE, Config
+from fedacd.config import Config
 from fedacd.methods import METHODS
 from fedacd.report.read import Run
 
@@ -22,7 +22,7 @@ TITLES = {
 }
 
 _OF_PROBLEM = frozenset(f"train.{key}" for key in ("rounds", "participation", "epochs", "batch_size"))
-_ASIDE = VOLATILE | {"run.seed", "run.eval_every", "data.mean", "data.std", "method.name"}
+_ASIDE = frozenset({"run.seed", "run.eval_every", "data.mean", "data.std", "method.name"})
 
 Settings = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ class Grouped:
 
 def group(runs: Sequence[Run]) -> Grouped:
     """Sort runs into groups; FedACD comes first, then the order in which the package lists its methods."""
-    flats = {id(run): run.config.flat() for run in runs}
+    flats = {id(run): run.config.identity() for run in runs}
     problem_of = {id(run): _problem_settings(flats[id(run)]) for run in runs}
     cells = _names_of_problems(runs, problem_of)
     methods = _names_of_methods(runs, flats, problem_of)

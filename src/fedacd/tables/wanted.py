@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedacd.config import VOLATILE, Config
+from fedacd.config import Config, without_effect
 from fedacd.data import NAMED
 from fedacd.errors import ConfigError
 from fedacd.methods import METHODS
@@ -38,7 +38,7 @@ def resolve(settings: Mapping[str, Any]) -> dict[str, Any]:
     del options["name"]
     method = kind.build(options)
     flat |= {f"method.{key}": value for key, value in dataclasses.asdict(method).items()}
-    return {key: value for key, value in flat.items() if key not in VOLATILE | FROM_DATA}
+    return {key: value for key, value in flat.items() if key not in without_effect(flat) | FROM_DATA}
 
 
 def _fill(flat: dict[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ def _fill(flat: dict[str, Any], defaults: Mapping[str, Any]) -> None:
 
 def key_of(identity: Mapping[str, Any], without: Iterable[str] = ()) -> str:
     """A text that two runs have in common when they are the same run."""
-    left_out = {*FROM_DATA, *VOLATILE, *without}
+    left_out = {*FROM_DATA, *without_effect(identity), *without}
     kept = {key: _number(value) for key, value in identity.items() if key not in left_out and value is not None}
     return json.dumps(kept, sort_keys=True, default=str)
 
