@@ -1,17 +1,19 @@
 """Slots against the plain loop, on real digits: every method, unequal clients, more jobs than slots, runs mixed."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+from fedacd.api import train_all
 from fedacd.data import Dataset
 from fedacd.engine import slots
 from fedacd.engine.crew import Crew, Loop
 from fedacd.engine.local import finish
-from fedacd.engine.rounds import Simulation
+from fedacd.engine.rounds import Later, Simulation
 from fedacd.engine.setup import Setup, prepare
 from fedacd.engine.slots import Slots
 from fedacd.engine.together import groups, trainer_for
@@ -228,6 +230,22 @@ def test_a_run_gives_the_same_bits_alone_or_in_company(data: Dataset) -> None:
         simulation, beside = together[company.index(first)]
         assert_same_bits(simulation, alone)
         assert without_clock(beside) == without_clock(records)
+
+
+def test_numbers_that_arrive_late_are_recorded_with_their_state(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(where: str) -> list[Any]:
+        options = {"run__slots": 3, "train__rounds": 5, "run__save_every": 1, "run__out": str(tmp_path / where)}
+        return train_all([a_run(data, **options)])
+
+    (expected,) = trained("at once")
+    monkeypatch.setattr(Later, "arrived", False)  # as from a busy GPU: they are waited for in the end
+    (found,) = trained("late")
+    assert [line["round"] for line in found.history] == [1, 2, 3, 4, 5]
+    assert without_clock(found.history) == without_clock(expected.history)
+    for name, value in expected.model.shared.params.items():
+        assert torch.equal(found.model.shared.params[name], value)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedacd", "scaffold"])

@@ -132,10 +132,13 @@ class Crew:
             self._queue.extendleft(reversed(self.trainer.shrink()))
             return []
         unread, self._unread = self._unread, []
+        read = set[Simulation]()
         for run in unread:
-            if self.trainer.busy and not run.readable:
+            # One round at a time: a record goes with the run's state.
+            if run in read or (self.trainer.busy and not run.readable):
                 self._unread.append(run)
                 continue
+            read.add(run)
             self._guard(run, lambda run=run: self._ended.append((run, run.record())))  # type: ignore[misc]
         if not self._ended:
             self._launched = False

@@ -157,7 +157,7 @@ def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor, kh: int, kw: int, keep: b
     BW, BN, BJ = 64, min(64, triton.next_power_of_2(N)), 32 if C == 4 else _run(kw * C, 32)
     _forward_kernel[triton.cdiv(windows, BW), triton.cdiv(N, BN), K](
         x, w, bias, out, pixel, windows, H, W, C, PH, PW, N, kh, kw * C, BW, BN, BJ, keep,
-        num_warps=4, num_stages=2 if kh * kw * C <= 8 * BJ else 3,
+        num_warps=4, num_stages=1 if kh * kw * C <= 4 * BJ else 3,
         maxnreg=168 if x.dtype == torch.bfloat16 else None,  # so that a multiprocessor has room for three blocks
     )  # fmt: skip
     return out, pixel
