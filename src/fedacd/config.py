@@ -152,6 +152,9 @@ class Train(Settings):
     clip: float = setting(10.0, "largest norm of a gradient; 0: no limit", at_least=0)
     mixup: bool | None = setting(None, "input mixup; the method's own (on for FedACD)")
     mixup_alpha: float = setting(0.5, "mixing weight ~ Beta(alpha, alpha), one draw a batch", above=0)
+    mixup_partners: str = setting(
+        "random", "with whom in the batch: anybody, or each of its classes evenly", one_of=("random", "even")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +197,9 @@ VOLATILE = frozenset(
 
 
 def without_effect(flat: Mapping[str, Any]) -> frozenset[str]:
-    """Which settings do not matter for the numbers of a run: a mixup that is not done may be of any strength."""
-    return VOLATILE | {"train.mixup_alpha"} if flat.get("train.mixup") is False else VOLATILE
+    """Which settings do not matter for the numbers of a run: where there is no mixup, it may be of any kind."""
+    mixing = {"train.mixup_alpha", "train.mixup_partners"}
+    return VOLATILE | mixing if flat.get("train.mixup") is False else VOLATILE
 
 
 @dataclass(frozen=True, kw_only=True)

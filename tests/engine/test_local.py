@@ -1,5 +1,6 @@
 """One client's training against torch's own optimiser, and images by hand."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,7 +62,7 @@ def test_sgd_is_torchs_with_decay_after_clipping(clip: float) -> None:
 
 def test_mixup_by_hand() -> None:
     images, train = picture(), Train(epochs=1, batch_size=2, mixup=True)
-    plan = local_plan(0, 1, 0, 2, train, Data(crop=1, flip=False))
+    plan = local_plan(0, 1, 0, np.arange(2), train, Data(crop=1, flip=False))
     (batch,) = batches(images, draws_of(plan, torch.tensor([0, 1])), mixup=True)
     order, partner, lam = plan.order[0], plan.partner[0], plan.lam[0]
     plain = images.augmented(torch.from_numpy(order), torch.from_numpy(plan.shift[0]), torch.from_numpy(plan.flip[0]))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedacd.config import Data, Train
-from fedacd.engine.plan import LocalPlan, local_plan, participants
+from fedacd.engine.plan import LocalPlan, even_partners, local_plan, participants
 
 DATA = Data(crop=4, flip=True)
 
@@ -16,7 +16,8 @@ DATA = Data(crop=4, flip=True)
 def plan(
     n: int = 150, seed: int = 0, round_: int = 1, client: int = 2, data: Data = DATA, **train: object
 ) -> LocalPlan:
-    return local_plan(seed, round_, client, n, Train.build({"mixup": True, **train}), data)
+    labels = np.arange(n) ** 2 % 7  # 0, 1, 2 and 4
+    return local_plan(seed, round_, client, labels, Train.build({"mixup": True, **train}), data)
 
 
 @given(st.integers(1, 200), st.integers(1, 4), st.integers(1, 70))
@@ -35,6 +36,29 @@ def test_partners_are_permuted_among_real_samples_only(n: int) -> None:
     for partner, size in zip(drawn.partner, drawn.size, strict=True):
         assert sorted(partner[:size].tolist()) == list(range(size))
         assert partner[size:].tolist() == list(range(size, len(partner)))
+
+
+def test_even_partners_by_hand() -> None:
+    """Three samples of class 0 share half of the line, the one of class 1 has the other half; then a short batch."""
+    y, size = np.array([[0, 0, 0, 1], [5, 5, 3, 0]]), np.array([4, 3])
+    partner = np.array([[0, 1, 2, 3], [2, 0, 1, 3]])
+    # Ends at 1/6, 2/6, 1/2, 1 and places at 1/8, 3/8, 5/8, 7/8; ends at 1/4, 1/2, 1 and places at 5/6, 1/6, 1/2.
+    assert even_partners(y, size, partner).tolist() == [[0, 2, 3, 3], [2, 0, 2, 3]]
+
+
+def test_even_partners_are_of_every_class_alike() -> None:
+    found = plan(n=6000, epochs=2, batch_size=64, mixup_partners="even")
+    usual = plan(n=6000, epochs=2, batch_size=64)
+    labels = (np.arange(6000) ** 2 % 7)[found.order]
+    shares = {}
+    for name, partner in (("even", found.partner), ("random", usual.partner)):
+        of_partner = np.take_along_axis(labels, partner, axis=1)
+        real = np.arange(64) < found.size[:, None]
+        shares[name] = np.bincount(of_partner[real], minlength=7)[[0, 1, 2, 4]] / real.sum()
+    assert shares["random"] == pytest.approx([1 / 7, 2 / 7, 2 / 7, 2 / 7], abs=1e-3)
+    assert shares["even"] == pytest.approx([1 / 4] * 4, abs=0.01)
+    for name in ("order", "size", "shift", "flip", "lam"):
+        assert np.array_equal(getattr(found, name), getattr(usual, name))
 
 
 def test_switching_mixup_or_augmentation_changes_nothing_else() -> None:

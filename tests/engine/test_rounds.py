@@ -106,7 +106,8 @@ class Naive:
 
     def train(self, number: int, client: int) -> float:
         config, members = self.setup.config, self.setup.members[client]
-        plan = local_plan(config.run.seed, number, client, len(members), config.train, config.data)
+        labels = self.setup.dataset.y_train[members]
+        plan = local_plan(config.run.seed, number, client, labels, config.train, config.data)
         lr = config.train.lr * config.train.lr_decay ** (number - 1)
         optimiser = torch.optim.SGD(
             self.model.parameters(), lr=lr, momentum=config.train.momentum, weight_decay=config.train.weight_decay or 0

@@ -236,8 +236,8 @@ def test_numbers_that_arrive_late_are_recorded_with_their_state(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trained(where: str) -> list[Any]:
-        options = {"run__slots": 3, "train__rounds": 5, "run__save_every": 1, "run__out": str(tmp_path / where)}
-        return train_all([a_run(data, **options)])
+        out = str(tmp_path / where)
+        return train_all([a_run(data, run__slots=3, train__rounds=5, run__save_every=1, run__out=out)])
 
     (expected,) = trained("at once")
     monkeypatch.setattr(Later, "arrived", False)  # as from a busy GPU: they are waited for in the end

@@ -72,7 +72,7 @@ def job_of(
     net: Net, method: Method, shared: Shared, client: Client, images: Images, members: Tensor, **train: Any
 ) -> Job:
     settings = Train.build({"epochs": 2, "batch_size": 8, "weight_decay": 1e-5, "mixup": True, **train})
-    plan = local_plan(0, 1, 0, len(members), settings, Data(crop=0, flip=False))
+    plan = local_plan(0, 1, 0, images.labels[members].numpy(), settings, Data(crop=0, flip=False))
     return Job(
         net=net, method=method, shared=shared, client=client, images=images, members=members, test=members,
         plan=plan, train=settings, lr=0.01, seed=0, measure=True,

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedacd.engine.batches import Images
 from fedacd.engine.local import CLEAN_BATCH, WIDE_BATCH, Job, Sums, clean_batch
-from fedacd.engine.program import Aside, copy_all, program
+from fedacd.engine.program import aside, copy_all, program
 from fedacd.methods import Client, Method, Shared, Tensors, Trained
 from fedacd.metrics import tally
 from fedacd.models.net import Net
@@ -22,10 +22,10 @@ OfBatch = Callable[[Any, Images, Tensor, Tensor], Any]
 
 
 class CleanPrograms:
-    """`clean_pass` and `tally_of` by programs, made when the first model of a kind comes; `aside` where it is given."""
+    """`clean_pass` and `tally_of` by programs, made when the first model of a kind comes."""
 
-    def __init__(self, say: Callable[[str], None], aside: Aside | None = None) -> None:
-        self._say, self._aside, self.compile_seconds = say, aside, 0.0
+    def __init__(self, say: Callable[[str], None], *, beside_training: bool = False) -> None:
+        self._say, self._beside, self.compile_seconds = say, beside_training, 0.0
         self._made: dict[Any, CleanProgram] = {}
 
     def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
@@ -50,7 +50,7 @@ class CleanPrograms:
     @torch.no_grad()
     def _over(self, samples: Tensor, model: Any, images: Images, method: Method, of_batch: OfBatch) -> Any:
         kind = (tree_flatten(model)[1], repr(method))  # whose hyper-parameters are constants of a program
-        with self._aside((model, samples)) if self._aside else contextlib.nullcontext():
+        with aside((model, samples)) if self._beside else contextlib.nullcontext():
             if kind not in self._made:
                 started = time.perf_counter()
                 self._made[kind] = CleanProgram(model, images, of_batch, self._say)

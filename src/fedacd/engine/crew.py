@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 
 from fedacd.engine.local import TOO_LARGE, Job, Outcome, TallyOf, run_client, tally_of
-from fedacd.engine.program import Aside
 from fedacd.engine.rounds import Simulation
 from fedacd.errors import UpdateError
 
@@ -24,8 +23,6 @@ class Trainer(Protocol):
 
     tally: TallyOf
     """Of a global model."""
-    aside: Aside
-    """Where its tallies come from."""
 
     @property
     def free(self) -> int:
@@ -56,7 +53,6 @@ class Loop:
 
     def __init__(self) -> None:
         self.tally: TallyOf = tally_of
-        self.aside = Aside()
         self._job: tuple[Any, Job] | None = None
 
     @property
@@ -177,10 +173,10 @@ class Crew:
 
     def _close(self, run: Simulation) -> None:
         try:
-            run.close(self.trainer.tally, self.trainer.aside)
+            run.close(self.trainer.tally)
         except torch.OutOfMemoryError:  # evaluation lives on what the slots leave over
             self._queue.extendleft(reversed(self.trainer.shrink()))
-            run.close(self.trainer.tally, self.trainer.aside)
+            run.close(self.trainer.tally)
 
     def _open(self, run: Simulation) -> None:
         self._queue.extend(((run, number), job) for number, job in run.open().items())

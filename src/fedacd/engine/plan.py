@@ -60,16 +60,17 @@ class LocalPlan:
     lam: NDArray[np.float64]
     """[S] mixing weight, 1 without mixup."""
     partner: NDArray[np.int64]
-    """[S, B] whom a sample is mixed with: a permutation of the real samples, padding stays with itself."""
+    """[S, B] whom a sample is mixed with, one of the real samples; padding stays with itself."""
 
     @property
     def steps(self) -> int:
         return len(self.size)
 
 
-def local_plan(seed: int, round_: int, client: int, n: int, train: Train, data: Data) -> LocalPlan:
-    """Draw a client's round: shuffled batches, crops and flips, mixing weights and partners."""
-    B, epoch_steps = train.batch_size, math.ceil(n / train.batch_size)
+def local_plan(seed: int, round_: int, client: int, labels: NDArray[np.int64], train: Train, data: Data) -> LocalPlan:
+    """Draw a client's round: shuffled batches, crops, flips, mixing weights and partners; `labels` of its samples."""
+    n, B = len(labels), train.batch_size
+    epoch_steps = math.ceil(n / B)
     S = train.epochs * epoch_steps
     at = (round_, client)
 
@@ -90,6 +91,8 @@ def local_plan(seed: int, round_: int, client: int, n: int, train: Train, data: 
         for epoch in partner.reshape(train.epochs, epoch_steps, B):
             mixing.permuted(epoch[:-1], axis=1, out=epoch[:-1])
             epoch[-1, : size[0, -1]] = mixing.permutation(size[0, -1])
+        if train.mixup_partners == "even":
+            partner = even_partners(labels[order.reshape(S, B)], size.ravel(), partner)
 
     return LocalPlan(
         epoch_steps=epoch_steps,
@@ -100,3 +103,19 @@ def local_plan(seed: int, round_: int, client: int, n: int, train: Train, data: 
         lam=lam,
         partner=partner,
     )
+
+
+def even_partners(y: NDArray[np.int64], size: NDArray[np.int64], partner: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Permutations [S, B] made into draws in which every class of a batch is as likely, by its labels `y` [S, B].
+
+    The samples of a batch share the line from 0 to 1 so that every class has the same length of it. The real samples'
+    places in the permutation are spread evenly over that line: whose part one falls into is the partner.
+    """
+    S, B = y.shape
+    row, real = np.arange(S)[:, None], np.arange(B) < size[:, None]
+    counts = np.zeros((S, int(y.max()) + 1))
+    np.add.at(counts, (np.broadcast_to(row, y.shape)[real], y[real]), 1)
+    length = np.where(real, 1 / np.maximum(counts[row, y], 1), 0).cumsum(1)
+    ends, at = length / length[:, -1:] + row, (partner + 0.5) / size[:, None] + row
+    found = np.searchsorted(ends.ravel(), at.ravel(), side="right").reshape(S, B) - row * B
+    return np.where(real, np.minimum(found, size[:, None] - 1), partner)

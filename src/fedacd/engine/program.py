@@ -39,29 +39,22 @@ def program(function: Callable[..., None], *arguments: Any, say: Callable[[str],
     return again
 
 
-class Aside:
-    """A second queue of the device, for what training does not wait for. On a CPU there is none."""
+@contextlib.contextmanager
+def aside(read: Any) -> Iterator[None]:
+    """A second queue of a GPU for what training does not wait for, behind everything that was asked so far.
 
-    def __init__(self) -> None:
-        self._stream: torch.cuda.Stream | None = None
-
-    @contextlib.contextmanager
-    def __call__(self, read: Any) -> Iterator[None]:
-        """To queue work there, behind everything that was asked of the device so far.
-
-        `read`: a tree of the tensors from outside that it reads, whose memory is not given away before.
-        """
-        tensors = tree_leaves(read)
-        if not tensors[0].is_cuda:
-            yield
-            return
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(tensors[0].device)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream(tensors[0].device))
-        for tensor in tensors:
-            tensor.record_stream(self._stream)
-        with torch.cuda.stream(self._stream):
-            yield
+    `read`: a tree of the tensors from outside that are read there, whose memory is not given away before.
+    """
+    tensors = tree_leaves(read)
+    if not tensors[0].is_cuda:
+        yield
+        return
+    stream = _second(tensors[0].device)
+    stream.wait_stream(torch.cuda.current_stream(tensors[0].device))
+    for tensor in tensors:
+        tensor.record_stream(stream)
+    with torch.cuda.stream(stream):
+        yield
 
 
 def copy_all(held: Sequence[Tensor], new: Sequence[Tensor]) -> None:
@@ -87,20 +80,28 @@ def _compiled(run: Callable[..., None], flat: list[Tensor], say: Callable[[str],
 
 
 @functools.cache
-def _pool(queue: int) -> Any:
-    """Memory that all programs of a queue share: none leaves anything there from one call to the next."""
-    return torch.cuda.graph_pool_handle()
+def _second(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def _home(device: torch.device, queue: int) -> tuple[torch.cuda.Stream, Any]:
+    """For the programs of one queue, of which one runs at a time: a stream to capture them on and a pool of memory.
+
+    Libraries keep scratch memory for every stream. None of the programs leaves anything there, nor in the pool.
+    """
+    return torch.cuda.Stream(device), torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
 
 
 def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
+    queue = torch.cuda.current_stream()
+    side, pool = _home(queue.device, queue.cuda_stream)
+    side.wait_stream(queue)
     with torch.cuda.stream(side), torch.no_grad():
         for _ in range(3):
             run()
-    torch.cuda.current_stream().wait_stream(side)
+    queue.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    pool = _pool(torch.cuda.current_stream().cuda_stream)
     with torch.cuda.graph(graph, pool=pool, stream=side), torch.no_grad():
         run()
     return graph

@@ -13,7 +13,7 @@ from fedacd import metrics
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, Outcome, TallyOf, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants, torch_seed
-from fedacd.engine.program import Aside
+from fedacd.engine.program import aside
 from fedacd.engine.setup import Setup, images_of
 from fedacd.engine.spread import ALONE, World
 from fedacd.errors import RecordError, UpdateError
@@ -143,6 +143,7 @@ class Simulation:
         known = len(setup.dataset.y_train)
         self.test = torch.arange(known, len(self.images.labels), device=self.device)
         self.members = [torch.from_numpy(members).to(self.device) for members in setup.members]
+        self._labels = [setup.dataset.y_train[members] for members in setup.members]
         counts = torch.from_numpy(class_counts(setup.dataset.y_train, setup.members, setup.dataset.num_classes))
         self.counts, self.priors = counts, metrics.label_priors(counts)
         self._measured_on: tuple[list[int], dict[str, Tensors]] = [], {}
@@ -200,7 +201,7 @@ class Simulation:
             images=self.images,
             members=members,
             test=self.test,
-            plan=local_plan(config.run.seed, round_, number, len(members), config.train, config.data),
+            plan=local_plan(config.run.seed, round_, number, self._labels[number], config.train, config.data),
             train=config.train,
             lr=self._lr(round_),
             seed=torch_seed(config.run.seed, Stream.TORCH, round_, number),
@@ -218,7 +219,7 @@ class Simulation:
         assert self._open
         return self._open.add(number, outcome)
 
-    def close(self, tally: TallyOf = tally_of, aside: Aside | None = None) -> None:
+    def close(self, tally: TallyOf = tally_of) -> None:
         """Aggregate, and evaluate aside. An exception leaves the state after the round before."""
         assert self._open
         round_, before, world = self._open, self._head, self.world
@@ -232,7 +233,7 @@ class Simulation:
         total = Total(world.sum(round_.fold.moved), world.sum(round_.fold.extra), told)
         server = self.method.combine(self.net, before.server, total, len(clients), self._rng(round_.number))
         server = world.same(server)
-        with (aside or Aside())((server, told, round_.seen)):
+        with aside((server, told, round_.seen)):
             seen, counts = world.gather(round_.seen, round_.chosen), Tensors()
             if self._measured(round_.number):
                 mine = self.test[world.rank :: world.size]

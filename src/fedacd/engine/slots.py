@@ -38,7 +38,7 @@ from fedacd.engine.local import (
     step,
     survey,
 )
-from fedacd.engine.program import Aside, copy_all, program
+from fedacd.engine.program import copy_all, program
 from fedacd.errors import UpdateError
 from fedacd.methods import Method, Tensors
 from fedacd.models.net import Net
@@ -141,8 +141,7 @@ class Slots:
         self._places: list[list[Tensor]] = []
         """Of every slot: where all of it lies in the stack but the draws."""
         self._run: Callable[[], None] = lambda: None
-        self.aside = Aside()
-        self._clean, self._measure = CleanPrograms(say), CleanPrograms(say, self.aside)
+        self._clean, self._measure = CleanPrograms(say), CleanPrograms(say, beside_training=True)
         self.tally: TallyOf = self._measure.tally
         self._compile_seconds = 0.0
         self._busy_steps = self._all_steps = 0

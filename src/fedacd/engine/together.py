@@ -137,7 +137,9 @@ def _tiny_job(setup: Setup) -> Job:
         images=images,
         members=torch.tensor([0, 1]),
         test=torch.tensor([0, 1]),
-        plan=local_plan(0, 1, 0, 2, config.replace({"train.batch_size": 2, "train.epochs": 1}).train, config.data),
+        plan=local_plan(
+            0, 1, 0, np.arange(2), config.replace({"train.batch_size": 2, "train.epochs": 1}).train, config.data
+        ),
         train=config.train,
         lr=config.train.lr,
         seed=0,

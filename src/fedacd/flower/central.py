@@ -166,7 +166,7 @@ class Central:
             images=self._images,
             members=torch.tensor([0]),
             test=torch.empty(0, dtype=torch.int64),
-            plan=local_plan(0, 0, 0, 1, config.train, config.data),
+            plan=local_plan(0, 0, 0, np.zeros(1, np.int64), config.train, config.data),
             train=config.train,
             lr=config.train.lr,
             seed=0,

@@ -92,7 +92,7 @@ class Site:
 
     def _job(self, shared: Shared, client: Client, device: torch.device) -> Job:
         config, round_, number = self.config, self.order.round, self.order.client
-        members = torch.from_numpy(self.members).to(device)
+        members, labels = torch.from_numpy(self.members).to(device), self.dataset.y_train[self.members]
         return Job(
             net=self.net.to(device, bf16=config.run.precision == "bf16"),
             method=self.method,
@@ -107,7 +107,9 @@ class Site:
             ),
             members=members,
             test=members[:0],
-            plan=local_plan(config.run.seed, round_, number, len(members), config.train, config.data),
+            plan=local_plan(
+                config.run.seed, round_, number, labels, config.train, config.data
+            ),
             train=config.train,
             lr=config.train.lr * config.train.lr_decay ** (round_ - 1),
             seed=torch_seed(config.run.seed, Stream.TORCH, round_, number),
