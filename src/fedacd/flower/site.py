@@ -107,9 +107,7 @@ class Site:
             ),
             members=members,
             test=members[:0],
-            plan=local_plan(
-                config.run.seed, round_, number, labels, config.train, config.data
-            ),
+            plan=local_plan(config.run.seed, round_, number, labels, config.train, config.data),
             train=config.train,
             lr=config.train.lr * config.train.lr_decay ** (round_ - 1),
             seed=torch_seed(config.run.seed, Stream.TORCH, round_, number),
