@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedacd.config import Config, parse_value, read_toml
+from fedacd.config import Config
 from fedacd.errors import ConfigError
+from fedacd.toml import parse_value, read_toml
 
 BAD: list[tuple[str, Any, str]] = [
     ("partition.beta", 0, "partition.beta = 0.0: must be a number above 0."),

@@ -10,7 +10,7 @@ import fedacd
 SOURCE = Path(fedacd.__file__).parent
 
 # A module imports only from those on its left.
-ORDER = ["errors", "config", "files", "data", "partition", "models", "methods", "metrics", "environment", "records",
+ORDER = ["errors", "toml", "config", "files", "data", "partition", "models", "methods", "metrics", "environment", "records",
          "engine", "inference", "training", "api", "display", "track", "report", "bench", "cli_exits", "tables",
          "flower", "cli_data", "cli"]  # fmt: skip
 

@@ -20,7 +20,7 @@ from fedacd.api import OPTIONS, Result, train_all
 from fedacd.bench.command import bench
 from fedacd.cli_data import data_app
 from fedacd.cli_exits import interruptible, reporting
-from fedacd.config import Config, Settings, allowed, kinds_of, parse_value, read_toml
+from fedacd.config import Config, Settings, allowed, kinds_of
 from fedacd.display import ONE_OF_MANY, RoundsProgress, console, print_metrics
 from fedacd.engine.setup import Setup, prepare
 from fedacd.environment import rank_and_size
@@ -31,6 +31,7 @@ from fedacd.models import MODELS
 from fedacd.records import finished_rounds
 from fedacd.report.command import report
 from fedacd.tables.command import merge, summaries, table
+from fedacd.toml import parse_value, read_toml
 from fedacd.track import Tracker
 
 app = typer.Typer(

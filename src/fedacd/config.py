@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fedacd.errors import ConfigError, unknown
+from fedacd.toml import toml_value
 
 
 def setting(
@@ -262,13 +262,8 @@ class Config:
             if f"[{section}]" not in lines:
                 lines += ["", f"[{section}]"]
             if value is not None:
-                lines.append(f"{name} = {_toml_value(value)}")
+                lines.append(f"{name} = {toml_value(value)}")
         return "\n".join(lines[1:]) + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    """JSON is TOML for the values that occur here, but for surrogate pairs and the DEL character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 _SECTIONS: dict[str, type[Settings] | type[Choice]] = {
@@ -297,34 +292,3 @@ def _build_section(section: str, values: dict[str, Any]) -> Any:
                 f"{section}.{key} = {value!r}: must be a number, a text, true or false, or a list of such."
             )
     return Choice(name=name, options=values)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as `section.key` -> value."""
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the config file {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the config file {path} is not valid TOML: {error}.") from None
-    flat: dict[str, Any] = {}
-    for section, table in tables.items():
-        if not isinstance(table, dict):
-            raise ConfigError(
-                f"{path}: '{section}' stands outside a section: write it as section.key, such as train.lr."
-            )
-        flat |= {f"{section}.{name}": value for name, value in table.items()}
-    return flat
-
-
-def parse_value(text: str) -> Any:
-    """A value from the command line: TOML where it is TOML, a plain text otherwise."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        try:
-            return float(text)
-        except ValueError:
-            return text

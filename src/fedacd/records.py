@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedacd.config import Config, read_toml
+from fedacd.config import Config
 from fedacd.environment import environment
 from fedacd.errors import RecordError
 from fedacd.files import (
@@ -40,6 +40,7 @@ from fedacd.files import (
 )
 from fedacd.methods import Client, Server, Shared, Tensors
 from fedacd.metrics import METRICS
+from fedacd.toml import read_toml
 
 CONFIG, ENV, PARTITION, ROUNDS = "config.toml", "env.json", "partition.npz", "rounds.jsonl"
 STATE, MODEL, MATRICES, LOCK = "state.safetensors", "model.safetensors", "matrices.safetensors", ".lock"

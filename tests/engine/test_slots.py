@@ -13,10 +13,11 @@ from fedacd.data import Dataset
 from fedacd.engine import slots
 from fedacd.engine.crew import Crew, Loop
 from fedacd.engine.local import finish
-from fedacd.engine.rounds import Later, Simulation
+from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, prepare
 from fedacd.engine.slots import Slots
 from fedacd.engine.together import groups, trainer_for
+from fedacd.engine.underway import Later
 from fedacd.errors import UpdateError
 from fedacd.methods import METHODS
 from fedacd.metrics import METRICS

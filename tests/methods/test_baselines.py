@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedacd import models
 from fedacd.engine.local import Hyper, sgd
-from fedacd.engine.rounds import Fold
+from fedacd.engine.underway import Fold
 from fedacd.errors import ConfigError, ModelError
 from fedacd.methods import (
     METHODS,

@@ -219,7 +219,7 @@ def test_check_refuses_what_does_not_fit(name: str, net: Net, images: Images) ->
 @ALL
 def test_combine_of_unmoved_clients_changes_nothing(name: str, net: Net, images: Images) -> None:
     """Replies equal to what was sent leave the weights as they are."""
-    from fedacd.engine.rounds import Fold
+    from fedacd.engine.underway import Fold
 
     method, server, _ = start(name, net, torch.full((10,), 5))
     shared = server.shared

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedacd import metrics
@@ -16,105 +15,14 @@ from fedacd.engine.plan import Stream, generator, local_plan, participants, torc
 from fedacd.engine.program import aside
 from fedacd.engine.setup import Setup, images_of
 from fedacd.engine.spread import ALONE, World
+from fedacd.engine.underway import Fold, Later, Round, bytes_of, stand_ins, to_device
 from fedacd.errors import RecordError, UpdateError
-from fedacd.methods import Client, Method, Reply, Server, Shared, Tensors, Total
+from fedacd.methods import Client, Reply, Server, Shared, Tensors, Total
 from fedacd.partition import class_counts
 from fedacd.records import State
 
 MOST_UNREAD = 2
 """Rounds of a run whose numbers may be on their way to the host while the next one is trained."""
-
-
-class Fold:
-    """Replies summed up one after the other, in float64."""
-
-    def __init__(self, method: Method, shared: Shared) -> None:
-        self._method, self._params = method, shared.params
-        self._start = self._flat(shared.params)
-        self._moved = torch.zeros_like(self._start)
-        self.extra: Tensors = {}
-
-    def _flat(self, params: Tensors) -> Tensor:
-        """All in one tensor: few operations for the host of a GPU to start."""
-        return torch.cat([params[name].reshape(-1) for name in self._params]).double()
-
-    def add(self, reply: Reply) -> None:
-        u = self._method.weight(reply.told).double()
-        self._moved += u * (self._flat(reply.params) - self._start)
-        for name, value in reply.extra.items():
-            self.extra[name] = self.extra[name] + value.double() if name in self.extra else value.double()
-
-    @property
-    def moved(self) -> Tensors:
-        """The sum of u * (w_m - w)."""
-        parts = torch.split(self._moved, [w.numel() for w in self._params.values()])
-        return {name: part.reshape(w.shape) for part, (name, w) in zip(parts, self._params.items(), strict=True)}
-
-
-class Later:
-    """Tensors on their way to the host; `get` waits for them and for nothing that was asked of the device since.
-
-    They are kept until they have arrived: their way may be on another queue than the one that would use their memory.
-    """
-
-    def __init__(self, tree: Any, device: torch.device) -> None:
-        self._kept = tree
-        self._tree = tree_map(lambda tensor: tensor.to("cpu", non_blocking=True), tree)
-        self._arrived = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        if self._arrived:
-            self._arrived.record(torch.cuda.current_stream(device))
-
-    @property
-    def arrived(self) -> bool:
-        return self._arrived is None or bool(self._arrived.query())  # type: ignore[no-untyped-call]
-
-    def get(self) -> Any:
-        if self._arrived:
-            self._arrived.synchronize()
-        self._kept = None
-        return self._tree
-
-
-class Round:
-    """A round under way. Outcomes arrive in any order and are folded in the order of the jobs, so that it leaves no
-    trace which of them was ready first."""
-
-    def __init__(self, number: int, chosen: list[int], jobs: dict[int, Job], fold: Fold) -> None:
-        self.number, self.chosen, self.fold = number, chosen, fold
-        self.told: dict[int, Tensors] = {}
-        self.seen: dict[int, dict[str, Any]] = {}
-        """What only the record needs."""
-        self.clients: dict[int, Client] = {}
-        self.bytes_up: dict[int, int] = {}
-        self._waiting: dict[int, Reply] = {}
-        self._order = list(jobs)
-
-    def add(self, client: int, outcome: Outcome) -> bool:
-        """Take an outcome in; whether it was the last one."""
-        reply = outcome.reply
-        self.told[client] = reply.told
-        self.seen[client] = {
-            "params": _witness(reply.params),
-            "extra": _witness(reply.extra) if reply.extra else outcome.train_loss.new_zeros(0),
-            "loss": {"train": outcome.train_loss},
-            "own": outcome.on_own,
-            "test": outcome.on_test,
-        }
-        if len(self.told) == 1:
-            self.shapes = _to(reply, torch.device("meta"))
-        # Clients rest in host memory, so that the device holds only those in training.
-        self.clients[client] = _to(outcome.client, torch.device("cpu"))
-        self.bytes_up[client] = sum(map(_bytes, reply))
-        self._waiting[client] = reply
-        while self._order and self._order[0] in self._waiting:
-            self.fold.add(self._waiting.pop(self._order.pop(0)))
-        return not self._order
-
-
-def _witness(tensors: Tensors) -> Tensor:
-    """A number for each of n tensors: 0, or NaN where something in it is not finite; [n]."""
-    floats = [tensor if tensor.is_floating_point() else tensor.double() for tensor in tensors.values()]
-    return torch.stack(torch._foreach_norm(floats, math.inf)) * 0
 
 
 class Closed(NamedTuple):
@@ -154,7 +62,7 @@ class Simulation:
 
     def _begin_from(self, state: State) -> None:
         self.state = state
-        self._head = state._replace(server=_to(state.server, self.device))
+        self._head = state._replace(server=to_device(state.server, self.device))
         self._open: Round | None = None
         self._closed: list[Closed] = []
         self._since = time.perf_counter()
@@ -252,7 +160,7 @@ class Simulation:
         round_, clients, later, sent = self._closed.pop(0)
         server, told, seen, counts = later.get()
         for at, number in enumerate(round_.chosen):
-            params, extra = (_stand_ins(seen[part][at], getattr(round_.shapes, part)) for part in ("params", "extra"))
+            params, extra = (stand_ins(seen[part][at], getattr(round_.shapes, part)) for part in ("params", "extra"))
             if reason := self.method.check(Reply(params, extra, _at(told, at)), sent):
                 raise UpdateError(f"round {round_.number}, client {number}: {reason}. {self._advice()}")
         measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
@@ -275,7 +183,7 @@ class Simulation:
             "weights": (weights / weights.sum()).tolist(),
             "told": {name: values.tolist() for name, values in told.items()},
             "bytes_up": sum(round_.bytes_up.values()) / len(round_.bytes_up),
-            "bytes_down": _bytes(sent.params) + _bytes(sent.extra),
+            "bytes_down": bytes_of(sent.params) + bytes_of(sent.extra),
             "seconds": seconds,
         }
 
@@ -322,23 +230,9 @@ def _misfit(why: str) -> RecordError:
     return RecordError(f"the checkpoint does not fit this run: {why}.")
 
 
-def _bytes(tensors: Tensors) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
 def _copy_at(stacked: Any, at: int) -> Any:
     return tree_map(lambda values: values[at].clone(), stacked)
 
 
 def _at(stacked: Tensors, at: int) -> Tensors:
     return {name: values[at] for name, values in stacked.items()}
-
-
-def _stand_ins(witnesses: Tensor, shapes: Tensors) -> Tensors:
-    """In place of tensors that stay on the device: of their shapes, each of one number."""
-    pairs = zip(witnesses, shapes.items(), strict=True)
-    return {name: witness.to(like.dtype).expand(like.shape) for witness, (name, like) in pairs}
-
-
-def _to(tree: Any, device: torch.device) -> Any:
-    return tree_map(lambda tensor: tensor.to(device, non_blocking=True), tree)

@@ -19,7 +19,8 @@ from fedacd import metrics
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants
-from fedacd.engine.rounds import Fold, in_order_of
+from fedacd.engine.rounds import in_order_of
+from fedacd.engine.underway import Fold
 from fedacd.errors import ConfigError
 from fedacd.flower.privacy import Privacy
 from fedacd.flower.settings import Deployment

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedacd import data
-from fedacd.config import Config, Settings, parse_value, setting
+from fedacd.config import Config, Settings, setting
 from fedacd.data import NAMED, Dataset
 from fedacd.engine.plan import participants
 from fedacd.engine.setup import build_net, fill_open
 from fedacd.errors import ConfigError
 from fedacd.methods import Method, find
 from fedacd.models.net import Net
+from fedacd.toml import parse_value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,9 @@ What the paper leaves open, and the choice made here:
 - Missing classes: P_yi/P_iy is the constant `missing` for a class i that the client does not hold.
 - KL(P || Q): the mean over the rows present, since the printed sum would make V the same for every client.
   `score = "sum"`: as printed.
-- Mixup: lam * L(y) + (1 - lam) * L(y') with one lam ~ Beta(1, 1) for a batch, `train.mixup_alpha = 1`. The paper's
-  seems to be weaker (docs/results.md).
+- Mixup: lam * L(y) + (1 - lam) * L(y') with one lam ~ Beta(0.5, 0.5) for a batch, by what it makes of FedAvg and FedACD
+  on CIFAR-100; `train.mixup_alpha = 1` is the strength usual elsewhere. Partners are a permutation of the batch;
+  `train.mixup_partners = "even"` draws them evenly over its classes, as the paper may mean it (docs/results.md).
 - No gradient flows through P. The gradient through q is zero: its path cancels.
 - FedACD_base of the paper's ablation is `weighting = "uniform"`.
 """

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedacd.config import read_toml
 from fedacd.errors import ConfigError, RecordError
 from fedacd.files import read_json
 from fedacd.metrics import METRICS, NEWER
 from fedacd.records import CONFIG, ROUNDS, STATE, finished_rounds, read_rounds, summary
 from fedacd.tables.declare import METRICS as SHOWN
 from fedacd.tables.wanted import key_of, plain
+from fedacd.toml import read_toml
 
 SUMMARY = "fedacd run summary"
 TAIL = 1 << 16

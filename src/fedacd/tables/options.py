@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedacd.config import Config, parse_value
+from fedacd.config import Config
 from fedacd.errors import ConfigError
+from fedacd.toml import parse_value
 
 MOST_SEEDS = 1000
 
