@@ -84,6 +84,14 @@ def test_the_same_bits_alone_and_in_company_where_asked_for(images: Dataset, tmp
     assert [line["accuracy"] for line in alone.history] == [line["accuracy"] for line in together[1].history]
 
 
+def test_memory_does_not_grow_from_run_to_run(images: Dataset, tmp_path: Path) -> None:
+    left = []
+    for number in range(4):
+        trained(images, [settings(tmp_path / str(number), train__rounds=1)])
+        left.append(torch.cuda.memory_allocated())
+    assert left[3] <= left[1] + 2**20
+
+
 def test_runs_in_company_keep_their_numbers_to_rounding(images: Dataset, tmp_path: Path) -> None:
     kinds = [settings(tmp_path / f"{lam}", method__lam=lam, train__rounds=2) for lam in (0.1, 1.0, 10.0)]
     together = trained(images, kinds)
