@@ -170,7 +170,7 @@ class Run(Settings):
         None, "processes that share the clients of a run on a CPU; as many as there are cores", at_least=1
     )
     threads: int | None = setting(
-        None, "CPU threads of a process; 1, or torch's own choice where there is one worker", at_least=1
+        None, "CPU threads of a process; 1 beside a GPU or other workers, else torch's own choice", at_least=1
     )
     deterministic: bool = setting(False, "on a GPU: the same bits every time, alone or beside other runs; slower")
     eval_every: int = setting(1, "measure every k rounds, and after the last", at_least=1)

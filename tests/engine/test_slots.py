@@ -249,6 +249,15 @@ def test_numbers_that_arrive_late_are_recorded_with_their_state(
         assert torch.equal(found.model.shared.params[name], value)
 
 
+def test_a_run_that_fails_late_fails_once(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Later, "arrived", False)
+    bad = a_run(data, run__seed=1, train__lr=1e30, train__clip=0.0, train__rounds=6)
+    good = a_run(data, train__rounds=6)
+    (_, events), (_, records) = by_slots([bad, good])
+    assert [type(event) for event in events] == [UpdateError]
+    assert [record["round"] for record in records] == [1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedacd", "scaffold"])
 def test_numbers_that_are_not_finite_stay_in_their_slot(name: str, data: Dataset) -> None:
     """A learning rate out of all bounds fills its slots with NaN; the neighbour has the bits that it has without."""

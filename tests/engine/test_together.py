@@ -38,7 +38,8 @@ def a_run(data: Dataset, model: Any = None, **options: Any) -> Setup:
         {"run__seed": 1}, {"partition__beta": 0.5}, {"train__lr": 0.1}, {"method__lam": 0.5}, {"method__tau": 0.5},
         {"train__momentum": 0.5}, {"train__weight_decay": 0.1}, {"train__clip": 1.0}, {"train__lr_decay": 0.5},
         {"train__rounds": 7}, {"train__participation": 1.0}, {"partition__clients": 9}, {"run__eval_every": 2},
-        {"train__mixup_alpha": 0.5}, {"run__save_every": 2}, {"method__missing": 0.1},
+        {"train__mixup_alpha": 1.0}, {"train__mixup_partners": "even"}, {"run__save_every": 2},
+        {"method__missing": 0.1},
     ],
     ids=str,
 )  # fmt: skip

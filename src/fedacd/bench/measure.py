@@ -26,8 +26,8 @@ def window(events: Iterable[Event], last_round: int) -> tuple[int, float]:
 
     The first round, with compilation in it, and the last one, which is always evaluated, do not count. A run's window
     lasts from the end of its first round to the end of its last but one; the seconds are those that any run's window
-    covers. So all work that is counted happened in the seconds that are counted, and with several runs at a time the
-    rate is, if anything, too low.
+    covers. So, where rounds are reported as they end, all work that is counted happened in the seconds that are
+    counted, and with several runs at a time the rate is, if anything, too low.
     """
     runs: dict[int, list[Event]] = {}
     for event in sorted(events, key=lambda event: event.at):

@@ -1,7 +1,6 @@
 """Clean passes by programs: one model at a time over many samples, batch by batch without any work of the host."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +65,8 @@ class CleanProgram:
         self._batch = WIDE_BATCH if device.type == "cuda" else CLEAN_BATCH
         self._model = tree_map(torch.clone, model)
         self._samples = torch.zeros(len(images.labels) + self._batch, dtype=torch.int64, device=device)
-        self._bounds = _bounds(0, device).clone()
+        self._bounds = torch.zeros(2, dtype=torch.int64, device=device)
+        """The next sample, and their number."""
         within = torch.arange(self._batch, device=device)
         first = of_batch(self._model, images, within * 0, torch.ones(self._batch, device=device))
         self._sums = sums = tree_map(torch.zeros_like, first)
@@ -87,13 +87,7 @@ class CleanProgram:
         copy_all(tree_leaves(self._model), tree_leaves(model))
         torch._foreach_zero_(tree_leaves(self._sums))
         self._samples[: len(samples)] = samples
-        self._bounds.copy_(_bounds(len(samples), samples.device))
+        self._bounds.zero_()[1:].fill_(len(samples))  # no copy from the host, which would wait for the device
         for _ in range(0, len(samples), self._batch):
             self._run()
         return tree_map(torch.clone, self._sums)
-
-
-@functools.lru_cache(4096)
-def _bounds(n: int, device: torch.device) -> Tensor:
-    """From the first sample to the nth."""
-    return torch.arange(2, device=device) * n  # made there: a copy from here would wait for the device

@@ -130,6 +130,8 @@ class Crew:
         unread, self._unread = self._unread, []
         read = set[Simulation]()
         for run in unread:
+            if run not in self._runs:
+                continue  # a round before has ended it
             # One round at a time: a record goes with the run's state.
             if run in read or (self.trainer.busy and not run.readable):
                 self._unread.append(run)

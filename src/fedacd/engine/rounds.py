@@ -152,8 +152,11 @@ class Simulation:
 
     @property
     def readable(self) -> bool:
-        """Whether the oldest round that is closed can be read without waiting, or the host is too far ahead."""
-        return len(self._closed) > MOST_UNREAD or self._closed[0].later.arrived
+        """Whether the oldest round that is closed can be read without waiting, or the host is too far ahead.
+
+        Several ranks wait: what one of them finds in it, such as a failure, all must find at the same moment.
+        """
+        return self.world.size > 1 or len(self._closed) > MOST_UNREAD or self._closed[0].later.arrived
 
     def record(self) -> dict[str, Any]:
         """The line of the oldest round that is closed and not read yet. Its state becomes `state`."""
