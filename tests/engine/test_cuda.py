@@ -62,13 +62,15 @@ def test_a_program_keeps_the_tensors_it_works_on() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_slots_on_a_gpu_equal_the_loop_on_a_cpu(name: str, images: Dataset, tmp_path: Path) -> None:
-    (fast,) = trained(images, [settings(tmp_path, method__name=name, train__rounds=1)])
-    setup = prepare(settings(tmp_path, method__name=name, train__rounds=1, run__device="cpu"), dataset=images)
+    # FedDecorr divides by standard deviations near 0: with larger steps a millionth in the weights grows to 2 percent.
+    lr, atol = (1e-4, 3e-4) if name == "feddecorr" else (1e-2, 1e-3)
+    kind = settings(tmp_path, method__name=name, train__rounds=1, train__lr=lr)
+    (fast,) = trained(images, [kind])
+    setup = prepare(kind | {"run.device": "cpu"}, dataset=images)
     with arithmetic("fp32"):
         slow = Simulation(setup)
         record = slow.advance()
     for key, value in slow.state.server.shared.params.items():
-        atol = 1e-2 if name == "feddecorr" else 1e-3  # which divides by standard deviations near 0
         torch.testing.assert_close(weights(fast)[key], value, rtol=1e-2, atol=atol)
     for metric in ("accuracy", "accuracy_client", "risk"):
         assert fast.history[0][metric] == pytest.approx(record[metric], abs=0.02)
