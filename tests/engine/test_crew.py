@@ -21,11 +21,12 @@ from fedacd.engine.program import program
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, prepare
 from fedacd.engine.together import groups
+from fedacd.engine.underway import Later
 from fedacd.errors import RecordError, UpdateError
 from fedacd.methods import Client, Did, FedAvg, Server, Shared, Tensors, Total, Trained
 from fedacd.models.net import Net
 from fedacd.records import finished_rounds, read_rounds
-from tests.engine.test_slots import Full, some
+from tests.engine.test_slots import Full, by_slots, some
 
 SMALL: dict[str, Any] = {
     "partition.clients": 4,
@@ -309,3 +310,23 @@ def test_a_run_that_has_ended_is_let_go(data: Dataset, tmp_path: Path, monkeypat
 
     train_all([a_run(data, tmp_path / str(seed), 3, run__seed=seed) for seed in range(4)], count)
     assert most <= 2
+
+
+def test_numbers_that_arrive_late_are_recorded_with_their_state(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_all([a_run(data, tmp_path / "at once", 3, train__rounds=5, run__save_every=1)])
+    monkeypatch.setattr(Later, "arrived", False)  # as from a busy GPU: they are waited for in the end
+    (found,) = train_all([a_run(data, tmp_path / "late", 3, train__rounds=5, run__save_every=1)])
+    assert isinstance(found, Result)
+    assert [line["round"] for line in found.history] == [1, 2, 3, 4, 5]
+    assert numbers(tmp_path / "late") == numbers(tmp_path / "at once")
+
+
+def test_a_run_that_fails_late_fails_once(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Later, "arrived", False)
+    bad = a_run(data, tmp_path / "bad", 3, run__seed=1, train__lr=1e30, train__clip=0.0, train__rounds=6)
+    good = a_run(data, tmp_path / "good", 3, train__rounds=6)
+    (_, events), (_, records) = by_slots([bad, good])
+    assert [type(event) for event in events] == [UpdateError]
+    assert [record["round"] for record in records] == [1, 2, 3, 4, 5, 6]

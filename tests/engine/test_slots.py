@@ -1,14 +1,12 @@
 """Slots against the plain loop, on real digits: every method, unequal clients, more jobs than slots, runs mixed."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from fedacd.api import train_all
 from fedacd.data import Dataset
 from fedacd.engine import slots
 from fedacd.engine.crew import Crew, Loop
@@ -17,7 +15,6 @@ from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, prepare
 from fedacd.engine.slots import Slots
 from fedacd.engine.together import groups, trainer_for
-from fedacd.engine.underway import Later
 from fedacd.errors import UpdateError
 from fedacd.methods import METHODS
 from fedacd.metrics import METRICS
@@ -231,31 +228,6 @@ def test_a_run_gives_the_same_bits_alone_or_in_company(data: Dataset) -> None:
         simulation, beside = together[company.index(first)]
         assert_same_bits(simulation, alone)
         assert without_clock(beside) == without_clock(records)
-
-
-def test_numbers_that_arrive_late_are_recorded_with_their_state(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trained(where: str) -> list[Any]:
-        out = str(tmp_path / where)
-        return train_all([a_run(data, run__slots=3, train__rounds=5, run__save_every=1, run__out=out)])
-
-    (expected,) = trained("at once")
-    monkeypatch.setattr(Later, "arrived", False)  # as from a busy GPU: they are waited for in the end
-    (found,) = trained("late")
-    assert [line["round"] for line in found.history] == [1, 2, 3, 4, 5]
-    assert without_clock(found.history) == without_clock(expected.history)
-    for name, value in expected.model.shared.params.items():
-        assert torch.equal(found.model.shared.params[name], value)
-
-
-def test_a_run_that_fails_late_fails_once(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Later, "arrived", False)
-    bad = a_run(data, run__seed=1, train__lr=1e30, train__clip=0.0, train__rounds=6)
-    good = a_run(data, train__rounds=6)
-    (_, events), (_, records) = by_slots([bad, good])
-    assert [type(event) for event in events] == [UpdateError]
-    assert [record["round"] for record in records] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedacd", "scaffold"])

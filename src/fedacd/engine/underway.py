@@ -45,7 +45,7 @@ class Later:
 
     def __init__(self, tree: Any, device: torch.device) -> None:
         self._kept = tree
-        self._tree = tree_map(lambda tensor: tensor.to("cpu", non_blocking=True), tree)
+        self._tree = to_device(tree, torch.device("cpu"))
         self._arrived = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         if self._arrived:
             self._arrived.record(torch.cuda.current_stream(device))
@@ -114,4 +114,5 @@ def stand_ins(witnesses: Tensor, shapes: Tensors) -> Tensors:
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
+    """Copies, which on the way from a GPU have not arrived when this returns."""
     return tree_map(lambda tensor: tensor.to(device, non_blocking=True), tree)
