@@ -3,16 +3,18 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
 from typer.testing import CliRunner
 
 from fedacd import bench
-from fedacd.bench import command, job, machine, worker
+from fedacd.bench import command, engines, job, machine, worker
 from fedacd.bench.contestants import contestants
 from fedacd.bench.engines import train_together
 from fedacd.bench.job import Job
@@ -20,6 +22,7 @@ from fedacd.bench.measure import Measured, Turn
 from fedacd.bench.show import about, notes, show
 from fedacd.bench.workload import cohorts, find, load, setups
 from fedacd.cli_exits import reporting
+from fedacd.engine.setup import Setup
 from fedacd.errors import ConfigError
 
 
@@ -124,6 +127,34 @@ def test_contestants_by_device() -> None:
     ]  # fmt: skip
     assert len(paper.runs) == 9 and len(find("paper", device="cpu").runs) == 1
     assert paper.samples_a_round == 100_000 and federation.samples_a_round == 25_000
+
+
+def test_numbers_of_clients_are_compared_method_by_method(jobs: list[Job]) -> None:
+    report = bench.run(device="cpu", workloads=["growth"], repeats=1)
+    assert [(what.contestant, what.rounds) for what in jobs] == [
+        ("fedacd-20", 8), ("fedacd-1000", 8), ("scaffold-20", 8), ("scaffold-1000", 8)
+    ]  # fmt: skip
+    (table,) = report.tables
+    assert table.baselines == ["fedacd-20", "scaffold-20"]
+    assert table.samples_of_a_full_run == 200 * 10 * 50 * 5
+    assert "Timed after a warm-up, all over 8 rounds, and extrapolated to 200 rounds." in list(notes(table, report))
+
+
+@pytest.mark.parametrize(("contestant", "clients"), [("fedacd-4", 4), ("scaffold-16", 16)])
+def test_a_growing_federation_in_tiny(contestant: str, clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Setup] = []
+
+    def watched(runs: Sequence[Setup], told: Any) -> None:
+        seen.extend(runs)
+        train_together(runs, told)
+
+    monkeypatch.setattr(engines, "train_together", watched)
+    found = worker.run(Job(contestant=contestant, workload="growth", rounds=1, device="cpu", quick=True))
+    assert found and found.samples == 2 * 8
+    (run,) = seen
+    assert [len(part) for part in run.members] == [8] * clients
+    assert len(set(np.concatenate(run.members))) == 8 * clients
+    assert run.config.method.name == contestant.partition("-")[0]
 
 
 def test_real_data_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

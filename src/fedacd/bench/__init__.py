@@ -26,7 +26,7 @@ from fedacd.bench import job, machine, workload
 from fedacd.bench.contestants import Contestant, baselines, contestants
 from fedacd.bench.job import Job
 from fedacd.bench.measure import Measured, Row, Turn, summarise, take_turns
-from fedacd.bench.workload import FULL_RUN, WORKLOADS, Workload, find
+from fedacd.bench.workload import FULL_RUN, Workload, find
 from fedacd.engine.setup import cores
 from fedacd.errors import ConfigError, unknown
 from fedacd.files import write_atomically
@@ -85,17 +85,18 @@ def run(
 ) -> Report:
     """Let the contestants take turns. `say` is told what happens.
 
-    `workloads`: of federation and paper; the first on a CPU, both on a GPU. `rounds` to time in a turn: 2 on a CPU, 10
-    on a GPU, of which a plain loop does at most 3. `repeats`: turns of each, 3. `only`: names of contestants. `quick`:
-    tiny sizes, one turn: a smoke test. `profile`: a file for the time of every kernel of a GPU.
+    `workloads`: of federation, paper and growth; the first on a CPU, the first two on a GPU. `rounds` to time in a
+    turn: 2 on a CPU, 10 on a GPU, of which a plain loop does at most 3; 8 and 100 for growth. `repeats`: turns of each,
+    3. `only`: names of contestants. `quick`: tiny sizes, one turn: a smoke test. `profile`: a file for the time of
+    every kernel of a GPU.
     """
     where = _device(device)
     kind = where.type
     if profile and kind != "cuda":
         raise ConfigError(f"profile = {str(profile)!r}: there is no GPU whose kernels could be timed.")
-    rounds = _at_least_1("rounds", rounds, 1 if quick else 10 if kind == "cuda" else 2)
-    repeats = _at_least_1("repeats", repeats, 1 if quick else 3)
-    names = list(workloads) if workloads else list(WORKLOADS if kind == "cuda" else ["federation"])
+    rounds = None if rounds is None else _at_least_1("rounds", rounds)
+    repeats = _at_least_1("repeats", (1 if quick else 3) if repeats is None else repeats)
+    names = workloads or ["federation", "paper"][: 2 if kind == "cuda" else 1]
     works = [find(name, device=kind, quick=quick) for name in names]
     chosen = _choose(works, kind, only)
 
@@ -108,7 +109,7 @@ def run(
         here = {name: contestant for name, contestant in everybody.items() if not contestant.missing}
 
         def measure(name: str, work: Workload = work, here: dict[str, Contestant] = here) -> Turn:
-            turn = _turn(work, here[name], str(where), rounds, profile)
+            turn = _turn(work, here[name], str(where), rounds or work.rounds[kind], profile)
             found = f"{turn.samples / turn.seconds:,.0f} samples/s" if isinstance(turn, Measured) else f"failed: {turn}"
             say(f"{work.name}: {here[name].title}: {found}")
             return turn
@@ -137,10 +138,10 @@ def _device(name: str) -> torch.device:
     return workload.setups(tiny, dataset, {"run.device": name})[0].device
 
 
-def _at_least_1(name: str, value: int | None, default: int) -> int:
-    if value is not None and value < 1:
+def _at_least_1(name: str, value: int) -> int:
+    if value < 1:
         raise ConfigError(f"{name} = {value}: must be a whole number at least 1.")
-    return default if value is None else value
+    return value
 
 
 def _choose(
@@ -175,7 +176,7 @@ def _turn(work: Workload, contestant: Contestant, device: str, rounds: int, prof
 def _table(work: Workload, everybody: dict[str, Contestant], turns: dict[str, list[Turn]], kind: str) -> Table:
     samples = FULL_RUN * work.samples_a_round
     measured = [turn for some in turns.values() for turn in some if isinstance(turn, Measured)]
-    bases = [name for name in baselines(kind) if name in turns]
+    bases = [name for name in baselines(work, kind) if name in turns]
     return Table(
         workload=work.name,
         what=work.what,

@@ -8,13 +8,17 @@ import typer
 
 def bench(
     workload: Annotated[
-        str | None, typer.Option(help="federation, paper, or both with a comma. Default: federation, on a GPU both.")
+        str | None,
+        typer.Option(help="Of federation, paper, growth, with commas. Default: federation, on a GPU paper too."),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Some contestants only, such as plain,engine-fp32,pfl.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds to time in a turn. Default: 2, on a GPU 10; a plain loop does at most 3.")
+        int | None,
+        typer.Option(
+            help="Rounds to time in a turn. Default: 2, on a GPU 10 (growth: 8, 100); a plain loop does at most 3."
+        ),
     ] = None,
     repeats: Annotated[int | None, typer.Option(help="Turns of each contestant. Default: 3.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: cuda where there is one.")] = "auto",

@@ -1,12 +1,15 @@
 """Who takes part, by name."""
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from fedacd.bench.workload import Workload
+from fedacd.methods import METHODS
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 
@@ -22,10 +25,15 @@ class Contestant:
     """Every round."""
     needs: tuple[str, ...] = ()
     """Packages."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What of the workload is different for this one."""
 
     @property
     def missing(self) -> list[str]:
         return [package for package in self.needs if importlib.util.find_spec(package) is None]
+
+    def work(self, workload: Workload) -> Workload:
+        return dataclasses.replace(workload, **self.own)
 
 
 def contestants(workload: Workload, device: str) -> dict[str, Contestant]:
@@ -34,6 +42,9 @@ def contestants(workload: Workload, device: str) -> dict[str, Contestant]:
 
 
 def _all(workload: Workload, device: str) -> Iterator[Contestant]:
+    if workload.sizes:
+        yield from _of_every_size(workload, "bf16" if device == "cuda" else "fp32")
+        return
     default = "plain loop" if device == "cpu" else "plain loop, torch's default (tf32 in convolutions only)"
     yield Contestant(name="plain", kind="plain", title=default)
     if device == "cuda":
@@ -50,6 +61,14 @@ def _all(workload: Workload, device: str) -> Iterator[Contestant]:
         yield Contestant(name="flower", kind="flower", title=title, needs=("flwr", "ray"))
 
 
+def _of_every_size(workload: Workload, precision: str) -> Iterator[Contestant]:
+    for method in ("fedacd", "scaffold"):
+        for clients in workload.sizes:
+            title = f"{METHODS[method].title}, {clients:,} clients, {precision}"
+            own = {"method": method, "clients": clients}
+            yield Contestant(name=f"{method}-{clients}", kind="engine", title=title, precision=precision, own=own)
+
+
 def _version(package: str) -> str:
     """A blank and the version, or nothing for a package that is not there."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -57,6 +76,10 @@ def _version(package: str) -> str:
     return ""
 
 
-def baselines(device: str) -> tuple[str, ...]:
-    """The contestants that the others are compared with; the last one is the one that counts."""
+def baselines(workload: Workload, device: str) -> tuple[str, ...]:
+    """The contestants that the others are compared with; of the plain loops, the last one is the one that counts."""
+    if workload.sizes:
+        return tuple(
+            name for name, one in contestants(workload, device).items() if one.own["clients"] == workload.sizes[0]
+        )
     return ("plain",) if device == "cpu" else ("plain", "plain-tf32")

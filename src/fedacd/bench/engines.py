@@ -71,7 +71,8 @@ def _now(device: torch.device) -> float:
 def run_engine(job: Job, work: Workload, contestant: Contestant) -> Measured:
     """This engine. Its first round is the warm-up and compiles; its last one is evaluated; neither counts.
 
-    The clock is read when a round is reported, with its line of the record and its checkpoint on the disk. On a GPU
+    The clock is read when a round is reported, with its line of the record on the disk, and its checkpoint unless
+    numbers of clients are compared: the state of a thousand of them is gigabytes. On a GPU
     that may be some rounds late. So that it is as late at the end of the window as at its start, and the device as
     busy, as many rounds more are left out at either end.
     """
@@ -82,6 +83,7 @@ def run_engine(job: Job, work: Workload, contestant: Contestant) -> Measured:
         "run.device": job.device,
         "run.precision": contestant.precision,
         "run.eval_every": 1 if contestant.evaluate else rounds,
+        **({"run.save_every": rounds} if work.sizes else {}),
         "train.rounds": rounds,
     }
     events: list[Event] = []

@@ -19,7 +19,7 @@ def run(job: Job) -> Measured | None:
     device = job.device.partition(":")[0]
     work = find(job.workload, device=device, quick=job.quick)
     contestant = contestants(work, device)[job.contestant]
-    return _runner(contestant.kind)(job, work, contestant)
+    return _runner(contestant.kind)(job, contestant.work(work), contestant)
 
 
 def _runner(kind: str) -> Callable[[Job, Workload, Contestant], Measured | None]:

@@ -1,13 +1,14 @@
-"""What is trained in the bench: two workloads, their data, and the runs that they consist of."""
+"""What is trained in the bench: the workloads, their data, and the runs that they consist of."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedacd import data
 from fedacd.bench import plain
@@ -50,12 +51,18 @@ class Workload:
     against_others: bool
     """Whether pfl and Flower take part."""
     min_size: int = 10
+    held: int | None = None
+    """Samples of every client, where they do not hold all of the data together."""
+    sizes: tuple[int, ...] = ()
+    """Numbers of clients to compare, instead of contestants."""
+    rounds: Mapping[str, int] = field(default_factory=lambda: {"cpu": 2, "cuda": 10})
+    """To be timed in a turn, by kind of device."""
     quick: bool = False
 
     @property
     def samples_a_round(self) -> float:
         """Samples trained in a round of one run, on average over rounds."""
-        return self.cohort / self.clients * self.num_train * self.epochs
+        return self.cohort * (self.held or self.num_train / self.clients) * self.epochs
 
 
 FEDERATION = Workload(
@@ -95,7 +102,29 @@ PAPER = Workload(
     against_others=False,
 )
 
-WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in (FEDERATION, PAPER)}
+GROWTH = Workload(
+    name="growth",
+    what="FedACD and Scaffold, which keeps a state for every client, with 20 and with 1,000 clients of 50 samples, "
+    "10 a round, the paper's CNN, CIFAR-100, 5 epochs of one step",
+    dataset="cifar100",
+    num_classes=100,
+    num_train=50_000,
+    num_test=100,
+    clients=20,
+    cohort=10,
+    epochs=5,
+    batch_size=64,
+    method="fedacd",
+    scheme="iid",
+    runs=(One(0, 0.1),),
+    evaluated=False,
+    against_others=False,
+    held=50,
+    sizes=(20, 1000),
+    rounds={"cpu": 8, "cuda": 100},
+)
+
+WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in (FEDERATION, PAPER, GROWTH)}
 
 
 def find(name: str, *, device: str, quick: bool = False) -> Workload:
@@ -124,6 +153,9 @@ def find(name: str, *, device: str, quick: bool = False) -> Workload:
         batch_size=16,
         runs=workload.runs[:2],
         min_size=1,
+        held=workload.held and 8,
+        sizes=tuple({20: 4, 1000: 16}[size] for size in workload.sizes),
+        rounds={"cpu": 1, "cuda": 1},
         quick=True,
     )
 
@@ -173,9 +205,18 @@ def setups(
         prepare(
             {**values, "run.seed": one.seed, "partition.beta": one.beta, "run.out": str(folder / str(number))},
             dataset=dataset,
+            members=_members(workload),
         )
         for number, one in enumerate(workload.runs)
     ]
+
+
+def _members(workload: Workload) -> list[NDArray[np.int64]] | None:
+    """The samples of each client, drawn from all; None where the scheme deals out the whole data set."""
+    if workload.held is None:
+        return None
+    order = np.random.default_rng(0).permutation(workload.num_train)
+    return [np.sort(part) for part in order[: workload.clients * workload.held].reshape(workload.clients, -1)]
 
 
 def cohorts(runs: Sequence[Setup], rounds: int, device: torch.device) -> list[list[torch.Tensor]]:
