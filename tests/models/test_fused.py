@@ -24,11 +24,14 @@ CLOSE = 1e-5 if DEVICE == "cpu" else 3e-3
 """Relative to the largest number: the interpreter computes in float32, a GPU in tf32."""
 
 
-@pytest.fixture
-def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels take every input."""
+@pytest.fixture(params=[False, True], ids=["pixel by pixel", "patches of images"])
+def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels take every input, the one for patches of images with few channels whatever the precision."""
     pytest.importorskip("triton", reason="Triton is not installed")
+    from fedacd.models import few_channels
+
     monkeypatch.setattr(fused, "_dtype", lambda x: x.dtype)
+    monkeypatch.setattr(few_channels, "is_for", lambda x, kh, kw: request.param and x.shape[-1] == 4)
 
 
 def three(channels: int, out: int, kernel: int, padding: int = 0) -> nn.Module:
@@ -55,6 +58,7 @@ def assert_close(mine: Tensor, theirs: Tensor) -> None:
         (3, 16, 5, 0, 12),  # images: channels and kernel are padded
         (16, 32, 5, 0, 9),  # an odd number of pixels, of which pooling leaves the last out
         (1, 16, 3, 1, 8),
+        (3, 48, 5, 0, 11),  # blocks of channels that are not full
         (20, 48, 3, 1, 7),  # no power of two anywhere
     ],
 )
@@ -208,25 +212,26 @@ def test_the_kernels_compile_for_a_gpu() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["compiled"] * 10
+    assert done.stdout.split() == ["compiled"] * 12
 
 
 COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from fedacd.models import kernels
+from fedacd.models import few_channels, kernels
 
-def check(kernel, pointers, **fixed):
+def check(kernel, pointers, num_stages=3, **fixed):
     names = kernel.arg_names
     kinds = {name: pointers.get(name, "constexpr" if name in fixed else "i32") for name in names}
     values = {(names.index(name),): value for name, value in fixed.items()}
     aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name in pointers}
     source, hopper = ASTSource(kernel, kinds, values, aligned), GPUTarget("cuda", 90, 32)
-    made = compile(source, target=hopper, options={"num_warps": 4})
+    made = compile(source, target=hopper, options={"num_warps": 4, "num_stages": num_stages})
     code = made.asm["ptx"]
     assert "mma" in code and made.metadata.shared < 228 * 1024
     assert "ld.global.b16" not in code, "numbers are read one by one"
     print("compiled")
+    return made
 
 for kind in ("*bf16", "*fp32"):
     layer = {"H": 14, "W": 14, "C": 64, "N": 64, "KH": 5, "J": 320, "BN": 64}
@@ -238,4 +243,9 @@ for kind in ("*bf16", "*fp32"):
     check(kernels._of_weight_kernel, data | {"out": "*fp32"}, **of_images, BW=16, BJ=128, PARTS=15, EACH=837)
     check(kernels._convolution_kernel, data, **layer, OH=10, OW=10, BM=128, BJ=32)
     check(kernels._of_weight_kernel, data | {"out": "*fp32"}, **pooled, BW=16, BJ=128, PARTS=2, EACH=800)
+    if kind == "*bf16":
+        for keep in (False, True):
+            taps = {"BW": 64, "MAIN": 128, "REST": 16, "EACH": 18, "KEEP": keep}
+            patches = check(few_channels._patch_kernel, data, 1, **of_images, **taps)
+            assert patches.metadata.shared <= 113 * 1024, "no room for two on a multiprocessor"
 """

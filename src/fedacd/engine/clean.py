@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedacd.engine.batches import Images
-from fedacd.engine.local import CLEAN_BATCH, WIDE_BATCH, Job, Sums, clean_batch
+from fedacd.engine.local import CLEAN_BATCH, WIDE_BATCH, WIDEST_BATCH, Job, Sums, clean_batch
 from fedacd.engine.program import aside, copy_all, program
 from fedacd.methods import Client, Method, Shared, Tensors, Trained
 from fedacd.metrics import tally
@@ -21,7 +21,10 @@ OfBatch = Callable[[Any, Images, Tensor, Tensor], Any]
 
 
 class CleanPrograms:
-    """`clean_pass` and `tally_of` by programs, made when the first model of a kind comes."""
+    """`clean_pass` and `tally_of` by programs, made when the first model of a kind comes.
+
+    Those beside training, which does not wait for them, make tallies alone.
+    """
 
     def __init__(self, say: Callable[[str], None], *, beside_training: bool = False) -> None:
         self._say, self._beside, self.compile_seconds = say, beside_training, 0.0
@@ -30,7 +33,7 @@ class CleanPrograms:
     def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
         def of_batch(model: Any, images: Images, index: Tensor, w: Tensor) -> Sums:
             now, shared, client = model
-            return clean_batch(job._replace(shared=shared, images=images), now, client, index, w)
+            return clean_batch(job._replace(shared=shared, images=images), now, client, index, w, not self._beside)
 
         job.net.train(False)
         sums: Sums = self._over(samples, (now, job.shared, client), job.images, job.method, of_batch)
@@ -48,21 +51,28 @@ class CleanPrograms:
 
     @torch.no_grad()
     def _over(self, samples: Tensor, model: Any, images: Images, method: Method, of_batch: OfBatch) -> Any:
-        kind = (tree_flatten(model)[1], repr(method))  # whose hyper-parameters are constants of a program
+        batch = _batch(len(samples), images)
+        kind = (tree_flatten(model)[1], batch, repr(method))  # whose hyper-parameters are constants of a program
         with aside((model, samples)) if self._beside else contextlib.nullcontext():
             if kind not in self._made:
                 started = time.perf_counter()
-                self._made[kind] = CleanProgram(model, images, of_batch, self._say)
+                self._made[kind] = CleanProgram(model, images, batch, of_batch, self._say)
                 self.compile_seconds += time.perf_counter() - started
             return self._made[kind](model, samples)
+
+
+def _batch(samples: int, images: Images) -> int:
+    if not images.labels.is_cuda:
+        return CLEAN_BATCH
+    _, H, W, _ = images.pixels.shape
+    return WIDEST_BATCH if samples >= WIDEST_BATCH and H * W <= 32 * 32 else WIDE_BATCH
 
 
 class CleanProgram:
     """One program. A model and its samples are copied in, and the position among them advances on the device."""
 
-    def __init__(self, model: Any, images: Images, of_batch: OfBatch, say: Callable[[str], None]) -> None:
-        device = images.labels.device
-        self._batch = WIDE_BATCH if device.type == "cuda" else CLEAN_BATCH
+    def __init__(self, model: Any, images: Images, batch: int, of_batch: OfBatch, say: Callable[[str], None]) -> None:
+        device, self._batch = images.labels.device, batch
         self._model = tree_map(torch.clone, model)
         self._samples = torch.zeros(len(images.labels) + self._batch, dtype=torch.int64, device=device)
         self._bounds = torch.zeros(2, dtype=torch.int64, device=device)

@@ -18,8 +18,8 @@ from fedacd.metrics import tally
 from fedacd.models.net import Net
 
 TOO_LARGE = "not even one client fits into the device's memory: a smaller train.batch_size or model helps."
-CLEAN_BATCH, WIDE_BATCH = 500, 2000
-"""Samples in one batch of a pass without gradients, and on a GPU."""
+CLEAN_BATCH, WIDE_BATCH, WIDEST_BATCH = 500, 2000, 5000
+"""Samples in one batch of a pass without gradients; on a GPU; and there, of small images, over a whole test set."""
 
 
 class Hyper(NamedTuple):
@@ -160,12 +160,12 @@ class Sums(NamedTuple):
     """`metrics.tally` of the local model."""
 
 
-def clean_batch(job: Job, now: Trained, client: Client, index: Tensor, w: Tensor) -> Sums:
-    """Of one batch; samples of weight 0 are padding."""
+def clean_batch(job: Job, now: Trained, client: Client, index: Tensor, w: Tensor, surveyed: bool = True) -> Sums:
+    """Of one batch; samples of weight 0 are padding. Without a survey where only the tally is asked for."""
     x, y = job.images.clean(index), job.images.labels[index]
     out = job.method.outputs(job.net, now, job.shared, client, x)
     target = is_class(y, len(client.counts)).to(x.dtype)
-    return Sums(job.method.survey(out, target, w, client), tally(out["logits"], y, w))
+    return Sums(job.method.survey(out, target, w, client) if surveyed else {}, tally(out["logits"], y, w))
 
 
 @torch.no_grad()

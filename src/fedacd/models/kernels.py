@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from triton import language as tl
 
+from fedacd.models import few_channels
+
 DEAD = 4
 """In place of a window's pixel, 0 to 3, where ReLU lets nothing through."""
 
@@ -152,6 +154,9 @@ def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor, kh: int, kw: int, keep: b
     N = w.shape[1]
     out = _pooled_like(x, w, kh, kw)
     pixel = _pixels_like(out, keep)
+    if few_channels.is_for(x, kh, kw):
+        few_channels.conv_relu_pool(x, w, bias, kh, kw, out, pixel)
+        return out, pixel
     PH, PW = out.shape[2:4]
     windows = B * PH * PW
     BW, BN, BJ = 64, min(64, triton.next_power_of_2(N)), 32 if C == 4 else _run(kw * C, 32)
