@@ -24,8 +24,8 @@ def reporting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C, and the polite kill of a scheduler, end with the state saved and say how to go on."""
+def terminable() -> Iterator[None]:
+    """The polite kill of a scheduler is as Ctrl-C: what was begun is ended in order."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -33,11 +33,19 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C, and the polite kill of a scheduler, end with the state saved and say how to go on."""
+    try:
+        with terminable():
+            yield
     except KeyboardInterrupt:
         if ONE_OF_MANY:
             raise typer.Exit(130) from None
         again = shlex.join(["fedacd", *sys.argv[1:]])
         print(f"Interrupted; what was finished is saved. The same command goes on from there: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)

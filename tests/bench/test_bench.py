@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -196,6 +198,19 @@ def test_why_a_process_failed(tmp_path: Path) -> None:
     script = "import sys; print('noise', file=sys.stderr); raise MemoryError('too large')"
     assert job.run_apart(what, [sys.executable, "-c", script]) == "MemoryError: too large"
     assert job.run_apart(what, [sys.executable, "-c", ""]) == "no result"
+
+
+def test_a_bench_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "fedacd", "bench", "--device", "cpu", "--only", "engine-fp32"]
+    command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+    deadline = time.monotonic() + 60
+    while not (found := children.read_text().split()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (worker,) = found
+    command.terminate()
+    assert command.wait(20) == 130
+    assert not Path(f"/proc/{worker}").exists()
 
 
 def test_the_command_line(jobs: list[Job], tmp_path: Path) -> None:

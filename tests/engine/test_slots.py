@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fedacd.data import Dataset
-from fedacd.engine import slots
+from fedacd.engine import clean, slots
 from fedacd.engine.crew import Crew, Loop
 from fedacd.engine.local import finish
 from fedacd.engine.rounds import Simulation
@@ -166,6 +166,14 @@ def test_settings_that_differ_are_values_of_each_slot(data: Dataset) -> None:
         {"method__tau": 0.6, "train__clip": 0.1, "train__weight_decay": 0.1, "train__lr_decay": 0.5},
     ]
     assert_slots_equal_the_loop([a_run(data, "fedacd", **different) for different in options])
+
+
+def test_test_images_that_are_too_many_to_be_kept_normalised(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((_, kept),) = by_slots([a_run(data)])
+    monkeypatch.setattr(clean, "MOST_READY", 0)
+    ((_, afresh),) = by_slots([a_run(data)])
+    assert [line["per_class"] for line in kept] == [line["per_class"] for line in afresh]
+    assert [line["risk"] for line in kept] == [line["risk"] for line in afresh]
 
 
 def test_augmented_digits_in_slots(data: Dataset) -> None:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedacd.cli_exits import terminable
+
 
 def bench(
     workload: Annotated[
@@ -36,16 +38,17 @@ def bench(
     for path in (json, profile):
         if path:
             bench.check_file(path)
-    report = bench.run(
-        workloads=_items(workload),
-        rounds=rounds,
-        repeats=repeats,
-        device=device,
-        only=_items(only),
-        quick=quick,
-        profile=profile,
-        say=lambda line: console.print(line, markup=False),
-    )
+    with terminable():
+        report = bench.run(
+            workloads=_items(workload),
+            rounds=rounds,
+            repeats=repeats,
+            device=device,
+            only=_items(only),
+            quick=quick,
+            profile=profile,
+            say=lambda line: console.print(line, markup=False),
+        )
     if json:
         bench.write_json(report, json)
     show(report)

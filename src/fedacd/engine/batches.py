@@ -39,6 +39,11 @@ class Images:
         """Normalised images [B, channels, H, W]."""
         return self._normalise(self.pixels[index])
 
+    def ready(self, index: Tensor) -> "Images":
+        """Some of them, normalised once and for all."""
+        pixels = self.clean(index).movedim(-3, -1).contiguous()
+        return Ready(pixels=pixels, labels=self.labels[index], mean=self.mean, std=self.std)
+
     def augmented(self, index: Tensor, shift: Tensor, flip: Tensor) -> Tensor:
         """Cropped from black padding at `shift` [B, 2], mirrored where `flip` [B], then normalised."""
         pixels, pad = self.pixels[index], self.crop
@@ -52,6 +57,13 @@ class Images:
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         return ((pixels / 255 - self.mean) / self.std).movedim(-1, -3)
+
+
+class Ready(Images):
+    """Images that are normalised already; `pixels` are float32."""
+
+    def _normalise(self, pixels: Tensor) -> Tensor:
+        return pixels.movedim(-1, -3)
 
 
 class Batch(NamedTuple):

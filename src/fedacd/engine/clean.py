@@ -16,6 +16,9 @@ from fedacd.methods import Client, Method, Shared, Tensors, Trained
 from fedacd.metrics import tally
 from fedacd.models.net import Net
 
+MOST_READY = 2**28
+"""Bytes of test images that are kept normalised."""
+
 OfBatch = Callable[[Any, Images, Tensor, Tensor], Any]
 """Of a model's tensors, images, a batch of their indices and its weights, 0 for padding: sums."""
 
@@ -29,6 +32,7 @@ class CleanPrograms:
     def __init__(self, say: Callable[[str], None], *, beside_training: bool = False) -> None:
         self._say, self._beside, self.compile_seconds = say, beside_training, 0.0
         self._made: dict[Any, CleanProgram] = {}
+        self._tests: dict[int, tuple[Images, Tensor]] = {}
 
     def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
         def of_batch(model: Any, images: Images, index: Tensor, w: Tensor) -> Sums:
@@ -36,23 +40,35 @@ class CleanPrograms:
             return clean_batch(job._replace(shared=shared, images=images), now, client, index, w, not self._beside)
 
         job.net.train(False)
-        sums: Sums = self._over(samples, (now, job.shared, client), job.images, job.method, of_batch)
+        images, index = self._test(job.images, samples) if samples is job.test else (job.images, samples)
+        sums: Sums = self._over(index, (now, job.shared, client), images, job.method, of_batch)
         return sums
 
     def tally(self, net: Net, method: Method, shared: Shared, images: Images, samples: Tensor) -> Tensors:
-        """Of a global model."""
+        """Of a global model, over the test set or always the same part of it."""
 
         def of_batch(shared: Shared, images: Images, index: Tensor, w: Tensor) -> Tensors:
             return tally(method.predict(net, shared, images.clean(index)), images.labels[index], w)
 
         net.train(False)
-        counts: Tensors = self._over(samples, shared, images, method, of_batch)
+        images, index = self._test(images, samples)
+        counts: Tensors = self._over(index, shared, images, method, of_batch)
         return counts
+
+    def _test(self, images: Images, samples: Tensor) -> tuple[Images, Tensor]:
+        """Test images and their indices; normalised once, since every model looks at them, unless they are many."""
+        number = len(samples)
+        if number * images.pixels[0].numel() * 4 > MOST_READY:
+            return images, samples
+        if number not in self._tests:
+            self._tests[number] = images.ready(samples), torch.arange(number, device=samples.device)
+        return self._tests[number]
 
     @torch.no_grad()
     def _over(self, samples: Tensor, model: Any, images: Images, method: Method, of_batch: OfBatch) -> Any:
         batch = _batch(len(samples), images)
-        kind = (tree_flatten(model)[1], batch, repr(method))  # whose hyper-parameters are constants of a program
+        # A method's hyper-parameters are constants of a program.
+        kind = (tree_flatten(model)[1], type(images), batch, repr(method))
         with aside((model, samples)) if self._beside else contextlib.nullcontext():
             if kind not in self._made:
                 started = time.perf_counter()

@@ -36,19 +36,28 @@ def _patch_kernel(
         rest_w = _columns(w, more, C, N, KH, J, BN)
     of_bias = tl.load(bias + k * N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     number = tl.broadcast_to(tl.arange(0, 4)[None, :, None], (BW, 4, BN))
-    for turn in range(EACH):
-        window = (turn * tl.num_programs(0) + tl.program_id(0)) * BW + tl.arange(0, BW)
-        real = tl.minimum(window, windows - 1)
-        b, in_image = real // (PH * PW), real % (PH * PW)
-        patch = x + (((b * H + 2 * (in_image // PW)) * W + 2 * (in_image % PW)) * C)[:, None]
-        total = tl.dot(tl.load(patch + main_at[None, :]), main_w)
+    window = tl.program_id(0) * BW + tl.arange(0, BW)
+    patch = _corner(x, window, windows, H, W, C, PH, PW)
+    main = tl.load(patch + main_at[None, :])
+    if REST:
+        rest = tl.load(patch + rest_at[None, :])
+    for _ in range(EACH):
+        # The next tile's patches are on their way while this one's are multiplied.
+        after = window + tl.num_programs(0) * BW
+        patch = _corner(x, after, windows, H, W, C, PH, PW)
+        next_main = tl.load(patch + main_at[None, :])
         if REST:
-            total = tl.dot(tl.load(patch + rest_at[None, :]), rest_w, total)
+            next_rest = tl.load(patch + rest_at[None, :])
+        total = tl.dot(main, main_w)
+        main = next_main
+        if REST:
+            total = tl.dot(rest, rest_w, total)
+            rest = next_rest
         where = (k * windows + window[:, None]) * N + n[None, :]
         inside = (window[:, None] < windows) & (n[None, :] < N)
         pixels = total.reshape(BW, 4, BN)
         if KEEP:
-            largest, which = tl.reduce((pixels, number), 1, _first_of_largest)
+            largest, which = tl.reduce((pixels, number), 1, _larger)
         else:
             largest = tl.reduce(pixels, 1, _largest)
         value = largest + of_bias
@@ -56,6 +65,17 @@ def _patch_kernel(
         tl.store(out + where, tl.where(is_dead, 0.0, value).to(out.dtype.element_ty), mask=inside)
         if KEEP:
             tl.store(pixel + where, tl.where(is_dead, 4, which).to(tl.uint8), mask=inside)
+        window = after
+
+
+@triton.jit
+def _corner(
+    x, window, windows, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr
+):  # fmt: skip
+    """[windows, 1]: the first number of each one's patch."""
+    real = tl.minimum(window, windows - 1)
+    b, in_image = real // (PH * PW), real % (PH * PW)
+    return x + (((b * H + 2 * (in_image // PW)) * W + 2 * (in_image % PW)) * C)[:, None]
 
 
 @triton.jit
@@ -77,12 +97,12 @@ def _columns(w, tap, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, J: tl.c
 
 @triton.jit
 def _largest(a, b):
-    return tl.where((b > a) | (b != b), b, a)  # what is not a number stays
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _first_of_largest(a, of_a, b, of_b):
-    is_b = (b > a) | (b != b) | ((b == a) & (of_b < of_a))
+def _larger(a, of_a, b, of_b):
+    is_b = (b > a) | (b != b)  # what is not a number stays
     return tl.where(is_b, b, a), tl.where(is_b, of_b, of_a)
 
 
