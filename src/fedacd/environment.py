@@ -1,9 +1,12 @@
-"""Versions and hardware, so that a number can be traced to what made it."""
+"""Versions and hardware, so that a number can be traced to what made it; and the processes of a run."""
 
 import contextlib
+import ctypes
 import os
 import platform
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,12 @@ def rank_and_size() -> tuple[int, int]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def end_with_parent() -> None:
+    """Let this process be killed when its parent ends, however that ends; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _commit() -> str | None:

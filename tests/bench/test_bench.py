@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
@@ -157,6 +158,7 @@ def test_a_growing_federation_in_tiny(contestant: str, clients: int, monkeypatch
     assert [len(part) for part in run.members] == [8] * clients
     assert len(set(np.concatenate(run.members))) == 8 * clients
     assert run.config.method.name == contestant.partition("-")[0]
+    assert run.config.run.save_every == run.config.train.rounds
 
 
 def test_real_data_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,17 +202,39 @@ def test_why_a_process_failed(tmp_path: Path) -> None:
     assert job.run_apart(what, [sys.executable, "-c", ""]) == "no result"
 
 
-def test_a_bench_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+@pytest.mark.parametrize("seconds", [0, 3])
+def test_a_bench_that_is_stopped_leaves_nothing_behind(seconds: int, tmp_path: Path) -> None:
+    """Neither the process that it has just started, nor one at work and its files."""
     words = [sys.executable, "-m", "fedacd", "bench", "--device", "cpu", "--only", "engine-fp32"]
-    command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
-    deadline = time.monotonic() + 60
-    while not (found := children.read_text().split()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    (worker,) = found
-    command.terminate()
-    assert command.wait(20) == 130
-    assert not Path(f"/proc/{worker}").exists()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(words, stdout=quiet, stderr=quiet, env=os.environ | {"TMPDIR": str(temporary)}) as command:
+        try:
+            children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+            deadline = time.monotonic() + 60
+            while not (found := children.read_text().split()) and time.monotonic() < deadline:
+                pass
+            (worker,) = found
+            time.sleep(seconds)
+            assert [*temporary.iterdir()]
+            command.terminate()
+            assert command.wait(20) == 130
+        finally:
+            command.kill()
+    while _is_at_work(worker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _is_at_work(worker)
+    assert not [*temporary.iterdir()]
+
+
+def _is_at_work(process: str) -> bool:
+    """And not ended, or a zombie that nobody has looked at."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_the_command_line(jobs: list[Job], tmp_path: Path) -> None:

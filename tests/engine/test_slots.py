@@ -169,9 +169,12 @@ def test_settings_that_differ_are_values_of_each_slot(data: Dataset) -> None:
 
 
 def test_test_images_that_are_too_many_to_be_kept_normalised(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    ((_, kept),) = by_slots([a_run(data)])
-    monkeypatch.setattr(clean, "MOST_READY", 0)
-    ((_, afresh),) = by_slots([a_run(data)])
+    runs = [a_run(data)]
+    few, many = slots_for(runs), slots_for(runs)
+    ((_, kept),) = by_slots(runs, few)
+    monkeypatch.setattr(clean, "MOST_READY", 100 * 8 * 8 * 4 - 1)
+    ((_, afresh),) = by_slots(runs, many)
+    assert [*few._measure._tests] == [100] and not many._measure._tests
     assert [line["per_class"] for line in kept] == [line["per_class"] for line in afresh]
     assert [line["risk"] for line in kept] == [line["risk"] for line in afresh]
 

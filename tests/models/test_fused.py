@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 
 from fedacd.models import build, fused
 from fedacd.models.net import wrap
@@ -81,6 +82,43 @@ def test_outputs_and_gradients_of_stacked_clients(
     for (name, value), expected in zip(found(mine)[0].items(), found(theirs)[0].values(), strict=True):
         assert value.shape == expected.shape, name
         assert_close(value, expected)
+
+
+@pytest.mark.parametrize(
+    ("clients", "samples", "size", "kernel", "out"),
+    [
+        (1, 40, (12, 12), 5, 16),  # 10 tiles in 3 turns of each program
+        (2, 9, (14, 11), 3, 80),  # two blocks of channels
+    ],
+)
+def test_tiles_of_patches_one_after_the_other(
+    clients: int, samples: int, size: tuple[int, int], kernel: int, out: int
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from fedacd.models import few_channels, kernels
+
+    x = torch.randn(clients, samples, *size, 4, device=DEVICE)
+    w, bias = 0.3 * torch.randn(clients, out, kernel * kernel * 4, device=DEVICE), torch.randn(clients, out).to(DEVICE)
+    pooled = kernels._pooled_like(x, w, kernel, kernel)
+    pixel = kernels._pixels_like(pooled, True)
+    few_channels.conv_relu_pool(x, w, bias, kernel, kernel, pooled, pixel)
+    for k in range(clients):
+        weight = w[k].reshape(out, kernel, kernel, 4).movedim(-1, 1)
+        y = F.relu(F.conv2d(x[k].movedim(-1, 1), weight, bias[k]))
+        expected, at = F.max_pool2d(y, 2, return_indices=True)
+        W = y.shape[-1]
+        assert_close(pooled[k].movedim(-1, 1), expected)
+        which = torch.where(expected == 0, kernels.DEAD, at // W % 2 * 2 + at % W % 2)
+        assert torch.equal(pixel[k].movedim(-1, 1), which.to(torch.uint8))
+
+
+def test_which_layers_are_done_by_patches() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from fedacd.models.few_channels import is_for
+
+    x = torch.zeros(1, 2, 8, 8, 4, dtype=torch.bfloat16)
+    assert is_for(x, 5, 5) and is_for(x, 3, 3)
+    assert not is_for(x, 7, 7) and not is_for(x.float(), 5, 5) and not is_for(x.repeat(1, 1, 1, 1, 4), 5, 5)
 
 
 @pytest.mark.usefixtures("_kernels")

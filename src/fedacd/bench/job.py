@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 
 from fedacd.bench.measure import Measured, Turn
 
 LIMIT = 3600
 """Seconds after which a turn is given up."""
+
+PARENT = "FEDACD_BENCH_PARENT"
+"""In the environment of a turn's process: the process for which it works."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,20 +44,22 @@ def run_apart(job: Job, command: list[str]) -> Turn:
     """
     environment = {key: value for key, value in os.environ.items() if job.quick or not key.endswith("_NUM_THREADS")}
     environment |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    process = subprocess.Popen(
-        [*command, job.text()],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        return f"given up after {LIMIT} seconds"
-    finally:
-        _end(process)
+    with tempfile.TemporaryDirectory(prefix="fedacd-bench-", ignore_cleanup_errors=True) as folder:
+        process = subprocess.Popen(
+            [*command, job.text()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # What a process leaves that was killed goes with the folder.
+            env=environment | {"TMPDIR": folder, PARENT: str(os.getpid())},
+            start_new_session=True,
+        )
+        try:
+            stdout, stderr = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            return f"given up after {LIMIT} seconds"
+        finally:
+            _end(process)
     try:
         return Measured(**json.loads(stdout))
     except ValueError:

@@ -91,7 +91,7 @@ class Row:
     """Samples a second: the median over its turns."""
     rates: list[float]
     ratios: dict[str, float]
-    """How many times as fast as each plain loop: medians over turns."""
+    """How many times as fast as each of those that it is compared with: medians over turns."""
     full_run_seconds: float | None
     """Of 200 rounds, extrapolated; with several runs at a time one run's share."""
     rounds: int | None

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import torch
 
 from fedacd.bench.contestants import Contestant, contestants
-from fedacd.bench.job import Job
+from fedacd.bench.job import PARENT, Job
 from fedacd.bench.measure import Measured
 from fedacd.bench.workload import Workload, find
+from fedacd.environment import end_with_parent, rank_and_size
 
 
 def run(job: Job) -> Measured | None:
@@ -37,6 +38,9 @@ def _runner(kind: str) -> Callable[[Job, Workload, Contestant], Measured | None]
 
 
 def main() -> None:
+    end_with_parent()
+    if rank_and_size() == (0, 1) and os.environ.get(PARENT, "") != str(os.getppid()):
+        sys.exit("the bench has ended")
     # What libraries print goes to stderr; stdout is kept for the result.
     with os.fdopen(os.dup(1), "w") as result:
         os.dup2(2, 1)

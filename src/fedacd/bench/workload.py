@@ -140,7 +140,12 @@ def find(name: str, *, device: str, quick: bool = False) -> Workload:
             what = f"{workload.what.split(', 9 runs')[0]}, one run of beta 0.1"
             return dataclasses.replace(workload, what=what, runs=(One(0, 0.1),))
         return workload
-    what = f"{workload.what.split(',')[0]}, the paper's CNN, 4 clients, 2 a round, 1 epoch, batch 16, tiny random data"
+    sizes = workload.sizes and (4, 16)
+    clients = " or ".join(map(str, sizes or (4,)))
+    what = (
+        f"{workload.what.split(',')[0]}, the paper's CNN, {clients} clients, 2 a round, 1 epoch, batch 16, "
+        "tiny random data"
+    )
     return dataclasses.replace(
         workload,
         what=what,
@@ -154,7 +159,7 @@ def find(name: str, *, device: str, quick: bool = False) -> Workload:
         runs=workload.runs[:2],
         min_size=1,
         held=workload.held and 8,
-        sizes=tuple({20: 4, 1000: 16}[size] for size in workload.sizes),
+        sizes=sizes,
         rounds={"cpu": 1, "cuda": 1},
         quick=True,
     )

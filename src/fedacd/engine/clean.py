@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from fedacd.engine.batches import Images
+from fedacd.engine.batches import Images, Ready
 from fedacd.engine.local import CLEAN_BATCH, WIDE_BATCH, WIDEST_BATCH, Job, Sums, clean_batch
 from fedacd.engine.program import aside, copy_all, program
 from fedacd.methods import Client, Method, Shared, Tensors, Trained
@@ -37,7 +37,9 @@ class CleanPrograms:
     def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
         def of_batch(model: Any, images: Images, index: Tensor, w: Tensor) -> Sums:
             now, shared, client = model
-            return clean_batch(job._replace(shared=shared, images=images), now, client, index, w, not self._beside)
+            return clean_batch(
+                job._replace(shared=shared, images=images), now, client, index, w, surveyed=not self._beside
+            )
 
         job.net.train(False)
         images, index = self._test(job.images, samples) if samples is job.test else (job.images, samples)
@@ -56,9 +58,12 @@ class CleanPrograms:
         return counts
 
     def _test(self, images: Images, samples: Tensor) -> tuple[Images, Tensor]:
-        """Test images and their indices; normalised once, since every model looks at them, unless they are many."""
+        """Test images and their indices; normalised once, since every model looks at them, unless they are many.
+
+        One of many ranks may have none.
+        """
         number = len(samples)
-        if number * images.pixels[0].numel() * 4 > MOST_READY:
+        if not 0 < number * images.pixels[0].numel() * 4 <= MOST_READY:
             return images, samples
         if number not in self._tests:
             self._tests[number] = images.ready(samples), torch.arange(number, device=samples.device)
@@ -81,7 +86,8 @@ def _batch(samples: int, images: Images) -> int:
     if not images.labels.is_cuda:
         return CLEAN_BATCH
     _, H, W, _ = images.pixels.shape
-    return WIDEST_BATCH if samples >= WIDEST_BATCH and H * W <= 32 * 32 else WIDE_BATCH
+    widest = isinstance(images, Ready) and samples >= WIDEST_BATCH and H * W <= 32 * 32
+    return WIDEST_BATCH if widest else WIDE_BATCH
 
 
 class CleanProgram:

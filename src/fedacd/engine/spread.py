@@ -6,12 +6,10 @@ one process on a CPU (`forked`), or processes that torchrun has started, on one 
 """
 
 import contextlib
-import ctypes
 import gc
 import itertools
 import os
 import signal
-import sys
 import tempfile
 import traceback
 import warnings
@@ -28,7 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from fedacd.environment import rank_and_size
+from fedacd.environment import end_with_parent, rank_and_size
 from fedacd.errors import UpdateError, WorkerError
 
 JOINING, PATIENCE = timedelta(seconds=50), timedelta(hours=12)
@@ -143,8 +141,7 @@ def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) 
         return child
     code = 1
     try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the parent, however that ends
+        end_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.closerange(3, 4096)  # locks, files and connections are the parent's

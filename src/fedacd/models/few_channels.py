@@ -4,7 +4,8 @@ All four pixels of a window lie under one patch of (KH + 1) x (KW + 1) pixels. I
 every weight at its four places, 4 N columns with zeros between: one large product in place of four small ones. A
 program keeps those columns and goes from tile to tile, BW windows at a time.
 
-Shapes as in `kernels`; a patch has TAPS numbers in rows of RUN.
+Shapes as in `kernels`; a patch has KH + 1 rows of J + C numbers, its taps. MAIN of them, a power of two, are multiplied
+first and then the REST.
 """
 
 import functools
@@ -120,7 +121,7 @@ def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor, kh: int, kw: int, out: Te
     BW, BN = 64, min(64, triton.next_power_of_2(N))
     blocks = triton.cdiv(N, BN)
     tiles = triton.cdiv(windows, BW)
-    each = triton.cdiv(tiles * K * blocks, 2 * _multiprocessors(x.device))
+    each = max(1, triton.cdiv(tiles * K * blocks, 2 * _multiprocessors(x.device)))
     _patch_kernel[triton.cdiv(tiles, each), blocks, K](
         x, w, bias, out, pixel, windows, H, W, C, PH, PW, N, kh, kw * C, BW, BN, main, rest, each, pixel.numel() > 0,
         num_warps=4, num_stages=1,
