@@ -9,7 +9,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from fedacd.data import Dataset
-from fedacd.engine.local import Job
+from fedacd.engine.clean import CleanPrograms
+from fedacd.engine.local import Job, tally_of
 from fedacd.engine.program import program
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.slots import _all_slots, _slot_of, _stacked
@@ -69,3 +70,14 @@ def test_on_a_cpu_a_program_is_the_function_itself() -> None:
     run()
     run()
     assert x.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("number", [0, 1, 100])
+def test_programs_tally_any_share_of_the_test_set(number: int, data: Dataset) -> None:
+    """One of many ranks may have none of it."""
+    run = Simulation(a_run(data))
+    given = run.net, run.method, run.state.server.shared, run.images, run.test[:number]
+    counts = CleanPrograms(pytest.fail).tally(*given)
+    assert counts["seen"].sum() == number
+    for name, value in tally_of(*given).items():
+        torch.testing.assert_close(counts[name], value)
