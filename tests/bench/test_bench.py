@@ -23,7 +23,7 @@ from fedacd.bench.engines import train_together
 from fedacd.bench.job import Job
 from fedacd.bench.measure import Measured, Turn
 from fedacd.bench.show import about, notes, show
-from fedacd.bench.workload import cohorts, find, load, setups
+from fedacd.bench.workload import WORKLOADS, cohorts, find, load, setups
 from fedacd.cli_exits import reporting
 from fedacd.engine.setup import Setup
 from fedacd.errors import ConfigError
@@ -130,6 +130,13 @@ def test_contestants_by_device() -> None:
     ]  # fmt: skip
     assert len(paper.runs) == 9 and len(find("paper", device="cpu").runs) == 1
     assert paper.samples_a_round == 100_000 and federation.samples_a_round == 25_000
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_is_a_key(name: str, quick: bool) -> None:
+    """By which the loops of other packages keep what they have loaded; those packages may not be here."""
+    assert {find(name, device="cpu", quick=quick): 1}[find(name, device="cpu", quick=quick)] == 1
 
 
 def test_numbers_of_clients_are_compared_method_by_method(jobs: list[Job]) -> None:

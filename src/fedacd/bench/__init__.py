@@ -109,7 +109,8 @@ def run(
         here = {name: contestant for name, contestant in everybody.items() if not contestant.missing}
 
         def measure(name: str, work: Workload = work, here: dict[str, Contestant] = here) -> Turn:
-            turn = _turn(work, here[name], str(where), rounds or work.rounds[kind], profile)
+            timed = rounds or (work.rounds_on_gpu if kind == "cuda" else work.rounds_on_cpu)
+            turn = _turn(work, here[name], str(where), timed, profile)
             found = f"{turn.samples / turn.seconds:,.0f} samples/s" if isinstance(turn, Measured) else f"failed: {turn}"
             say(f"{work.name}: {here[name].title}: {found}")
             return turn

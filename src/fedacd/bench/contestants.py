@@ -4,9 +4,8 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fedacd.bench.workload import Workload
 from fedacd.methods import METHODS
@@ -25,15 +24,18 @@ class Contestant:
     """Every round."""
     needs: tuple[str, ...] = ()
     """Packages."""
-    own: Mapping[str, Any] = field(default_factory=dict)
-    """What of the workload is different for this one."""
+    method: str | None = None
+    clients: int | None = None
+    """Where they are not the workload's."""
 
     @property
     def missing(self) -> list[str]:
         return [package for package in self.needs if importlib.util.find_spec(package) is None]
 
     def work(self, workload: Workload) -> Workload:
-        return dataclasses.replace(workload, **self.own)
+        """What this one trains."""
+        method, clients = self.method or workload.method, self.clients or workload.clients
+        return dataclasses.replace(workload, method=method, clients=clients)
 
 
 def contestants(workload: Workload, device: str) -> dict[str, Contestant]:
@@ -65,8 +67,8 @@ def _of_every_size(workload: Workload, precision: str) -> Iterator[Contestant]:
     for method in ("fedacd", "scaffold"):
         for clients in workload.sizes:
             title = f"{METHODS[method].title}, {clients:,} clients, {precision}"
-            own = {"method": method, "clients": clients}
-            yield Contestant(name=f"{method}-{clients}", kind="engine", title=title, precision=precision, own=own)
+            name = f"{method}-{clients}"
+            yield Contestant(name=name, kind="engine", title=title, precision=precision, method=method, clients=clients)
 
 
 def _version(package: str) -> str:
@@ -79,7 +81,5 @@ def _version(package: str) -> str:
 def baselines(workload: Workload, device: str) -> tuple[str, ...]:
     """The contestants that the others are compared with; of the plain loops, the last one is the one that counts."""
     if workload.sizes:
-        return tuple(
-            name for name, one in contestants(workload, device).items() if one.own["clients"] == workload.sizes[0]
-        )
+        return tuple(name for name, one in contestants(workload, device).items() if one.clients == workload.sizes[0])
     return ("plain",) if device == "cpu" else ("plain", "plain-tf32")

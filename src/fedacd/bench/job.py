@@ -50,8 +50,8 @@ def run_apart(job: Job, command: list[str]) -> Turn:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # What a process leaves that was killed goes with the folder.
-            env=environment | {"TMPDIR": folder, PARENT: str(os.getpid())},
+            # What a process leaves that was killed goes with the folder; but for ray, whose sockets want short names.
+            env={"RAY_TMPDIR": tempfile.gettempdir(), **environment, "TMPDIR": folder, PARENT: str(os.getpid())},
             start_new_session=True,
         )
         try:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ class One(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """The same work for every contestant."""
+    """The same work for every contestant. Hashable: a loop keeps what it has loaded by it."""
 
     name: str
     what: str
@@ -55,8 +55,9 @@ class Workload:
     """Samples of every client, where they do not hold all of the data together."""
     sizes: tuple[int, ...] = ()
     """Numbers of clients to compare, instead of contestants."""
-    rounds: Mapping[str, int] = field(default_factory=lambda: {"cpu": 2, "cuda": 10})
-    """To be timed in a turn, by kind of device."""
+    rounds_on_cpu: int = 2
+    rounds_on_gpu: int = 10
+    """To be timed in a turn."""
     quick: bool = False
 
     @property
@@ -121,7 +122,8 @@ GROWTH = Workload(
     against_others=False,
     held=50,
     sizes=(20, 1000),
-    rounds={"cpu": 8, "cuda": 100},
+    rounds_on_cpu=8,
+    rounds_on_gpu=100,
 )
 
 WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in (FEDERATION, PAPER, GROWTH)}
@@ -160,7 +162,8 @@ def find(name: str, *, device: str, quick: bool = False) -> Workload:
         min_size=1,
         held=workload.held and 8,
         sizes=sizes,
-        rounds={"cpu": 1, "cuda": 1},
+        rounds_on_cpu=1,
+        rounds_on_gpu=1,
         quick=True,
     )
 
