@@ -103,22 +103,15 @@ PAPER = Workload(
     against_others=False,
 )
 
-GROWTH = Workload(
+GROWTH = dataclasses.replace(
+    FEDERATION,
     name="growth",
     what="FedACD and Scaffold, which keeps a state for every client, with 20 and with 1,000 clients of 50 samples, "
     "10 a round, the paper's CNN, CIFAR-100, 5 epochs of one step",
     dataset="cifar100",
     num_classes=100,
-    num_train=50_000,
-    num_test=100,
     clients=20,
-    cohort=10,
-    epochs=5,
-    batch_size=64,
     method="fedacd",
-    scheme="iid",
-    runs=(One(0, 0.1),),
-    evaluated=False,
     against_others=False,
     held=50,
     sizes=(20, 1000),
