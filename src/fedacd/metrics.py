@@ -37,7 +37,11 @@ def tally(logits: Tensor, y: Tensor, w: Tensor | None = None) -> Tally:
     if w is not None:
         target = target * w[:, None]
     right = (logits.argmax(-1) == y).to(logits.dtype)
-    return {"right": right @ target, "seen": target.sum(0), "sums": target.mT @ logits.softmax(-1)}
+    return {
+        "right": (right[:, None] * target).sum(0),
+        "seen": target.sum(0),
+        "sums": target.mT @ logits.softmax(-1),
+    }
 
 
 def per_class_accuracy(counts: Tally) -> Tensor:

@@ -18,7 +18,7 @@ from fedacd.metrics import tally
 from fedacd.models.net import Net
 
 TOO_LARGE = "not even one client fits into the device's memory: a smaller train.batch_size or model helps."
-CLEAN_BATCH, WIDE_BATCH, WIDEST_BATCH = 500, 2000, 5000
+CLEAN_BATCH, WIDE_BATCH, WIDEST_BATCH = 500, 2000, 10000
 """Samples in one batch of a pass without gradients; on a GPU; and there, of small images, over a whole test set."""
 
 
