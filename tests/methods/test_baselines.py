@@ -35,7 +35,6 @@ from fedacd.methods import (
     Trained,
 )
 from fedacd.methods.common import effective_steps
-from fedacd.methods.creff import head_gradients
 from fedacd.methods.feddecorr import correlation
 from fedacd.methods.fedntd import not_true_kl
 
@@ -311,28 +310,35 @@ def test_creff_gradients_of_a_client_by_hand() -> None:
     assert extra["held"].tolist() == [1, 0]
 
 
-def test_creff_gradients_against_autograd() -> None:
-    generator = torch.Generator().manual_seed(0)
-    features, head = torch.randn(3, 5, 4, generator=generator), torch.randn(3, 4, generator=generator)
-    for k in range(3):
-        h = head.clone().requires_grad_()
-        loss = nn.functional.cross_entropy(features[k] @ h.mT, torch.full((5,), k))
-        (expected,) = torch.autograd.grad(loss, h)
-        torch.testing.assert_close(head_gradients(features, head)[k], expected)
+def creff_distance(features: Tensor, head: Tensor, wanted: Tensor) -> Tensor:
+    """Of each class, by torch's own functions: the sum over rows of (1 - cosine) of its head gradient and `wanted`."""
+    gradients = torch.stack([creff_gradient(of_class, head, k) for k, of_class in enumerate(features)])
+    return (1 - nn.functional.cosine_similarity(gradients, wanted, dim=-1)).sum(-1)
+
+
+def creff_gradient(features: Tensor, head: Tensor, k: int) -> Tensor:
+    """Of the mean cross entropy of class k's features."""
+    h = head.clone().requires_grad_()
+    loss = nn.functional.cross_entropy(features @ h.mT, torch.full((len(features),), k))
+    return torch.autograd.grad(loss, h, create_graph=True)[0]
 
 
 def test_creff_matches_gradients_of_the_classes_sent_only() -> None:
     generator = torch.Generator().manual_seed(0)
     real, head = torch.randn(3, 8, 4, generator=generator) + 1, torch.randn(3, 4, generator=generator)
-    wanted, start = head_gradients(real, head), torch.randn(3, 8, 4, generator=generator)
-    sent = torch.tensor([True, True, False])
-
-    def distance(features: Tensor) -> Tensor:
-        return (1 - nn.functional.cosine_similarity(head_gradients(features, head), wanted, dim=-1)).sum(-1)
-
+    wanted = torch.stack([creff_gradient(real[k], head, k).detach() for k in range(3)])
+    start, sent = torch.randn(3, 8, 4, generator=generator), torch.tensor([True, True, False])
     moved = CReFF().match(start, head, wanted, sent)
-    assert bool((distance(moved) < 0.5 * distance(start))[:2].all())
+    assert bool((creff_distance(moved, head, wanted) < 0.5 * creff_distance(start, head, wanted))[:2].all())
     assert torch.equal(moved[2], start[2])
+    # Against torch's own optimiser, whose gradients go through gradients.
+    expected = start.clone().requires_grad_()
+    optimiser = torch.optim.SGD([expected], lr=0.1)
+    for _ in range(100):
+        optimiser.zero_grad()
+        creff_distance(expected, head, wanted)[sent].sum().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    torch.testing.assert_close(moved, expected.detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_creff_retrains_a_head_that_tells_the_features_apart() -> None:

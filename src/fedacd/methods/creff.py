@@ -26,12 +26,28 @@ from fedacd.config import setting
 from fedacd.methods.base import Client, Did, Method, Server, Shared, Tensors, Total, Trained
 from fedacd.models.net import Net
 
+LEAST_LENGTH = 1e-8
+"""Of a mean gradient, in a cosine."""
 
-def head_gradients(features: Tensor, head: Tensor) -> Tensor:
-    """[K, n, D] features of K = C classes and a head [C, D] -> [K, C, D]: each class's mean cross-entropy gradient."""
+
+def match_slope(features: Tensor, head: Tensor, wanted: Tensor) -> Tensor:
+    """The derivative of the sum of (1 - cosine), by the features [C, n, D] of all classes.
+
+    The cosines are those of each class's cross-entropy gradients, one row of the head [C, D] each, with `wanted`
+    [C, C, D], whose rows have length 1, or 0 to be left out. Written out, because autograd's many small operations take
+    longer on a GPU than a round's training.
+    """
     C, n = len(head), features.shape[1]
-    residual = (features @ head.mT).softmax(-1) - torch.eye(C, device=head.device)[:, None, :]
-    return residual.mT @ features / n
+    p = (features @ head.mT).softmax(-1)
+    residual = p - torch.eye(C, dtype=p.dtype, device=p.device)[:, None, :]
+    gradient = residual.mT @ features  # n times the mean; only its direction counts
+    length = gradient.norm(dim=-1, keepdim=True).clamp(min=n * LEAST_LENGTH)
+    unit = gradient / length
+    by_gradient = ((unit * wanted).sum(-1, keepdim=True) * unit - wanted) / length
+    by_p = features @ by_gradient.mT
+    by_logits = p * (by_p - (p * by_p).sum(-1, keepdim=True))
+    slope: Tensor = residual @ by_gradient + by_logits @ head
+    return slope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +92,12 @@ class CReFF(Method):
         shared = super().combine(net, server, total, num_clients, rng).shared
         return Server(shared._replace(extra={"head": self.retrain(features, rng)}), {"features": features})
 
-    @torch.enable_grad()
     def match(self, features: Tensor, head: Tensor, wanted: Tensor, sent: Tensor) -> Tensor:
         """Move the features [C, n, D] of the classes that were sent until their gradients point as wanted."""
+        wanted = torch.where(sent[:, None, None], F.normalize(wanted, dim=-1), 0)
         for _ in range(self.match_steps):
-            features = features.detach().requires_grad_()
-            distance = (1 - F.cosine_similarity(head_gradients(features, head), wanted, dim=-1)).sum(-1)
-            (slope,) = torch.autograd.grad(torch.where(sent, distance, 0).sum(), features)
-            features = features - self.match_lr * slope
-        return features.detach()
+            features = features - self.match_lr * match_slope(features, head, wanted)
+        return features
 
     def retrain(self, features: Tensor, rng: np.random.Generator) -> Tensor:
         """A fresh head [C, D], trained on all features by full-batch gradient descent."""
@@ -93,7 +106,7 @@ class CReFF(Method):
         x, target = features.flatten(0, 1), torch.eye(C).to(features).repeat_interleave(n, 0)
         for _ in range(self.head_steps):
             residual = (x @ head.mT).softmax(-1) - target
-            head = head - self.head_lr * residual.mT @ x / len(x)
+            head = torch.addmm(head, residual.mT, x, alpha=-self.head_lr / len(x))
         return head
 
     def predict(self, net: Net, shared: Shared, x: Tensor) -> Tensor:
