@@ -5,9 +5,18 @@ const pairOf = (problem, two) => data.pairs.find((p) => p.problem === problem &&
 // A number stays on the line of its unit.
 const unbroken = (words) => words.replace(/ = /g, "\u00a0=\u00a0").replace(/(\d) (points?|seeds|rounds)/g, "$1\u00a0$2");
 
+// By the mean over a method's own seeds; the first two by the seeds that both have, where they have some.
+function ranking(problem) {
+  const ranked = groupsOf(problem).filter((g) => g.row.accuracy).sort((a, b) => b.row.accuracy.mean - a.row.accuracy.mean);
+  const [first, second, ...rest] = ranked;
+  const pair = second && pairOf(problem, [first.method, second.method]);
+  const ahead = pair && (pair.mean < 0 ? pair.b : pair.a);
+  return pair && ahead === second.method ? [second, first, ...rest] : ranked;
+}
+
 function drawHeadlines() {
   const cards = shownProblems().map((problem) => {
-    const ranked = groupsOf(problem).filter((g) => g.row.accuracy).sort((a, b) => b.row.accuracy.mean - a.row.accuracy.mean);
+    const ranked = ranking(problem);
     const card = make("article", { class: "card" }, make("h3", {}, data.problems[problem].title));
     if (ranked.length === 0) card.append(make("p", {}, "No accuracy is recorded."));
     if (ranked.length > 0) {
