@@ -9,6 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from fedacd.data import Dataset
+from fedacd.engine import clean
 from fedacd.engine.clean import CleanPrograms
 from fedacd.engine.local import Job, tally_of
 from fedacd.engine.program import program
@@ -72,9 +73,12 @@ def test_on_a_cpu_a_program_is_the_function_itself() -> None:
     assert x.tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("number", [0, 1, 100])
-def test_programs_tally_any_share_of_the_test_set(number: int, data: Dataset) -> None:
-    """One of many ranks may have none of it."""
+@pytest.mark.parametrize(("number", "batch"), [(0, 500), (1, 1), (100, 100), (100, 50), (100, 30), (100, 500)])
+def test_programs_tally_any_share_of_the_test_set(
+    number: int, batch: int, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of many ranks may have none of it. In one batch, in equal parts, with padding."""
+    monkeypatch.setattr(clean, "_batch", lambda samples, images: batch)
     run = Simulation(a_run(data))
     given = run.net, run.method, run.state.server.shared, run.images, run.test[:number]
     counts = CleanPrograms(pytest.fail).tally(*given)

@@ -204,6 +204,26 @@ def test_the_papers_cnn_is_changed_and_computes_the_same() -> None:
     assert torch.equal(other(net._example), net._body(net._example))
 
 
+def test_a_linear_layer_takes_pixels_as_they_lie() -> None:
+    mine, theirs = fused.FlatLinear(2 * 3 * 4, 5), nn.Linear(2 * 3 * 4, 5)
+    mine.load_state_dict(theirs.state_dict())
+    side_by_side = torch.randn(6, 3, 4, 2).movedim(-1, 1)
+    for x in (side_by_side, side_by_side.contiguous()):
+        for with_gradient in (True, False):
+            with torch.set_grad_enabled(with_gradient):
+                torch.testing.assert_close(mine(x), theirs(x.flatten(1)))
+
+
+def test_the_papers_cnn_without_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    net = build("cnn", (3, 32, 32), 10, {}, 0)
+    other, plain = fused.fused(net._body, net._example).to(DEVICE), net._body.to(DEVICE)
+    assert sum(isinstance(child, fused.FlatLinear) for child in other.modules()) == 1
+    monkeypatch.setattr(fused, "_dtype", lambda x: x.dtype)
+    with torch.no_grad():
+        assert_close(other(net._example.to(DEVICE)), plain(net._example.to(DEVICE)))
+
+
 @pytest.mark.parametrize(("capability", "has"), [((9, 0), True), ((8, 0), True), ((8, 9), False), ((7, 5), False)])
 def test_which_gpus_have_kernels(capability: tuple[int, int], has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="Triton is not installed")

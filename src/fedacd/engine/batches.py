@@ -60,7 +60,10 @@ class Images:
 
 
 class Ready(Images):
-    """Images that are normalised already; `pixels` are float32."""
+    """Images that are normalised already, and asked for in their order; `pixels` are float32."""
+
+    def clean(self, index: Tensor) -> Tensor:
+        return self._normalise(self.pixels if len(index) == len(self.pixels) else self.pixels[index])
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         return pixels.movedim(-1, -3)

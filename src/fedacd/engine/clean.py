@@ -1,6 +1,7 @@
 """Clean passes by programs: one model at a time over many samples, batch by batch without any work of the host."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -86,8 +87,9 @@ def _batch(samples: int, images: Images) -> int:
     if not images.labels.is_cuda:
         return CLEAN_BATCH
     _, H, W, _ = images.pixels.shape
-    widest = isinstance(images, Ready) and samples >= WIDEST_BATCH and H * W <= 32 * 32
-    return WIDEST_BATCH if widest else WIDE_BATCH
+    if isinstance(images, Ready) and H * W <= 32 * 32:
+        return math.ceil(samples / math.ceil(samples / WIDEST_BATCH))  # all of them, or equal parts
+    return WIDE_BATCH
 
 
 class CleanProgram:

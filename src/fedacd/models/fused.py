@@ -1,4 +1,6 @@
-"""A model's `Conv2d, ReLU, MaxPool2d(2)` as one operation where a GPU has a kernel for it; elsewhere as they are."""
+"""A model's `Conv2d, ReLU, MaxPool2d(2)` as one operation where a GPU has a kernel for it; elsewhere as they are.
+
+A `Flatten, Linear` that follows them takes their output as it lies in memory."""
 
 import copy
 import functools
@@ -33,6 +35,18 @@ class ConvReluPool(nn.Conv2d):
         return pooled
 
 
+class FlatLinear(nn.Linear):
+    """`Flatten, Linear` in one. Pixels whose channels lie side by side, as the kernels leave them, stay there without a
+    gradient: a test set is far larger than the weights, which are turned instead."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels = x.movedim(1, -1)
+        if torch.is_grad_enabled() or not pixels.is_contiguous():
+            return super().forward(x.flatten(1))
+        turned = self.weight.reshape(-1, *x.shape[1:]).movedim(1, -1)
+        return F.linear(pixels.flatten(1), turned.flatten(1), self.bias)
+
+
 def _dtype(x: Tensor) -> torch.dtype | None:
     """In which the kernels compute, if they can: they have no full float32."""
     if not x.is_cuda or not _has_kernels(x.device):
@@ -50,7 +64,7 @@ def _has_kernels(device: torch.device) -> bool:
 
 
 def fused(module: nn.Module, example: Tensor) -> nn.Module:
-    """A copy of `module` with the three in one wherever they follow each other in an nn.Sequential.
+    """A copy of `module` with the modules in one wherever they follow each other in an nn.Sequential.
 
     A module that uses them in another way shows it by other outputs for `example`: its copy is as it is.
     """
@@ -61,9 +75,19 @@ def fused(module: nn.Module, example: Tensor) -> nn.Module:
             if _fits(conv) and type(relu) is nn.ReLU and _halves(pool):
                 conv.__class__ = ConvReluPool
                 block[number + 1], block[number + 2] = nn.Identity(), nn.Identity()
+                _flatten_late(block, number + 3)
     with torch.no_grad():
         same = torch.equal(other.eval()(example), plain.eval()(example))
     return (other if same else plain).train(module.training)
+
+
+def _flatten_late(block: nn.Sequential, number: int) -> None:
+    if number + 1 < len(block) and _flattens(block[number]) and type(block[number + 1]) is nn.Linear:
+        block[number], block[number + 1].__class__ = nn.Identity(), FlatLinear
+
+
+def _flattens(module: nn.Module) -> bool:
+    return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
 def _fits(conv: nn.Module) -> bool:
