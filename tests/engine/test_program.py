@@ -1,5 +1,6 @@
 """A whole traced step of all slots against the untraced, and programs on a CPU."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from fedacd.data import Dataset
 from fedacd.engine import clean
+from fedacd.engine.batches import Images, Ready
 from fedacd.engine.clean import CleanPrograms
 from fedacd.engine.local import Job, tally_of
 from fedacd.engine.program import program
@@ -78,10 +80,32 @@ def test_programs_tally_any_share_of_the_test_set(
     number: int, batch: int, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of many ranks may have none of it. In one batch, in equal parts, with padding."""
-    monkeypatch.setattr(clean, "_batch", lambda samples, images: batch)
+    monkeypatch.setattr(clean, "batch_of", lambda samples, images, net: batch)
     run = Simulation(a_run(data))
     given = run.net, run.method, run.state.server.shared, run.images, run.test[:number]
     counts = CleanPrograms(pytest.fail).tally(*given)
     assert counts["seen"].sum() == number
     for name, value in tally_of(*given).items():
         torch.testing.assert_close(counts[name], value)
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "fused", "expected"),
+    [
+        (1, 32, True, 1),
+        (9_999, 28, True, 9_999),
+        (10_000, 32, True, 10_000),
+        (10_001, 32, True, 5_001),
+        (25_000, 32, True, 8_334),
+        (10_000, 64, True, 2_000),
+        (10_000, 32, False, 2_000),
+    ],
+)
+def test_test_images_go_in_equal_parts_where_kernels_need_little_memory(
+    samples: int, size: int, fused: bool, expected: int
+) -> None:
+    on_a_gpu: Any = SimpleNamespace(is_cuda=True)
+    pixels, one = torch.empty(1, size, size, 3), torch.ones(1)
+    net: Any = SimpleNamespace(fused=fused)
+    assert clean.batch_of(samples, Ready(pixels=pixels, labels=on_a_gpu, mean=one, std=one), net) == expected
+    assert clean.batch_of(samples, Images(pixels=pixels, labels=on_a_gpu, mean=one, std=one), net) == 2_000

@@ -233,6 +233,53 @@ def test_which_gpus_have_kernels(capability: tuple[int, int], has: bool, monkeyp
     fused._has_kernels.cache_clear()
 
 
+class Flat(nn.Module):
+    """Uses the flattened pixels beside the linear layer that follows them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(784, 10))
+        self.norm = nn.LayerNorm(784)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.norm(self.body[:4](x))
+        return self.body[4](flat)  # type: ignore[no-any-return]
+
+
+def _ends(*last: nn.Module, memory_format: torch.memory_format = torch.contiguous_format) -> nn.Module:
+    conv = nn.Conv2d(3, 16, 3)
+    conv.weight.data = conv.weight.data.contiguous(memory_format=memory_format)
+    return nn.Sequential(conv, nn.ReLU(), nn.MaxPool2d(2), *last)
+
+
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [
+        (_ends(nn.Flatten(), nn.Linear(784, 10)), 1),
+        (_ends(nn.Flatten(), nn.Linear(784, 10), memory_format=torch.channels_last), 1),
+        (Flat(), 0),
+        (_ends(nn.Flatten(2), nn.Linear(49, 7), nn.Flatten(), nn.Linear(112, 10)), 0),
+        (_ends(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)), 0),
+    ],
+    ids=["plain", "channels last", "used twice", "not all of it", "pooled before"],
+)
+def test_where_a_linear_layer_takes_pixels(module: nn.Module, number: int) -> None:
+    example = torch.randn(2, 3, 16, 16)
+    other = fused.fused(module, example)
+    kinds = [type(child) for child in other.modules()]
+    assert (kinds.count(fused.FlatLinear), kinds.count(fused.ConvReluPool)) == (number, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(other(example), module(example))
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_an_input_too_large_for_their_offsets_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = three(3, 16, 3)
+    other, x = one_of(module), torch.randn(2, 3, 8, 8, device=DEVICE)
+    monkeypatch.setattr(fused, "MOST_NUMBERS", 2 * 8 * 8 * 18 - 1)
+    assert torch.equal(other(x), module(x))
+
+
 class Peeks(nn.Module):
     """Uses the convolution's output beside what is pooled."""
 

@@ -40,6 +40,15 @@ class Plain(nn.Module):
         return out
 
 
+def test_a_forward_that_works_in_place_leaves_its_images_alone() -> None:
+    net = wrap(nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(192, C)), SHAPE, C)
+    x = images()
+    before = x.clone()
+    first, second = (net(net.initial, x)[1] for _ in range(2))
+    assert torch.equal(x, before)
+    assert torch.equal(first, second)
+
+
 def loss(net: Net, params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(net(params, x)[1], y)
 

@@ -86,15 +86,29 @@ def test_the_page_says_who_is_better(opened: Browser) -> None:
     assert len(opened.js("[...document.querySelectorAll('.card')].map(c => c.textContent)")) == 4
 
 
-def test_the_better_of_two_is_judged_by_the_seeds_of_both(browser: Browser, tmp_path: Path) -> None:
-    # FedACD is the better one at seed 0, and seed 1, which FedLC has not been run with, is a hard one.
-    for method, seed, level in (("fedacd", 0, 0.7), ("fedacd", 1, 0.5), ("fedlc", 0, 0.65)):
+HARD = [("fedacd", 0, 0.7), ("fedacd", 1, 0.5)]
+"""Seed 1, which others have not been run with, is a hard one."""
+
+
+@pytest.mark.parametrize(
+    ("runs", "best", "other"),
+    [
+        ([*HARD, ("fedlc", 0, 0.65)], "FedACD", "FedLC"),
+        ([*HARD, ("fedlc", 0, 0.65), ("fedavg", 0, 0.62)], "FedACD", "FedLC"),
+        ([("fedacd", 0, 0.6), ("fedacd", 1, 0.8), ("fedlc", 0, 0.65)], "FedLC", "FedACD"),
+        ([("fedacd", 0, 0.6), ("fedlc", 0, 0.65), ("fedavg", 0, 0.5)], "FedLC", "FedACD"),
+    ],
+    ids=["of two", "of three", "the other way round", "all of one seed"],
+)
+def test_the_best_is_judged_by_the_seeds_of_both(
+    runs: list[tuple[str, int, float]], best: str, other: str, browser: Browser, tmp_path: Path
+) -> None:
+    for method, seed, level in runs:
         make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, level=level)
     write([tmp_path], tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
-    card = browser.js("document.querySelector('.card').textContent")
-    assert "FedACD is ahead of FedLC" in card
-    assert browser.js("document.querySelector('.card .big').textContent").startswith("FedACD")
+    assert f"{best} is ahead of {other}" in browser.js("document.querySelector('.card').textContent")
+    assert browser.js("document.querySelector('.card .big').textContent").startswith(best)
 
 
 def test_filters_act_on_every_section(opened: Browser) -> None:

@@ -44,7 +44,7 @@ class CleanPrograms:
 
         job.net.train(False)
         images, index = self._test(job.images, samples) if samples is job.test else (job.images, samples)
-        sums: Sums = self._over(index, (now, job.shared, client), images, job.method, of_batch)
+        sums: Sums = self._over(index, (now, job.shared, client), images, job.net, job.method, of_batch)
         return sums
 
     def tally(self, net: Net, method: Method, shared: Shared, images: Images, samples: Tensor) -> Tensors:
@@ -55,7 +55,7 @@ class CleanPrograms:
 
         net.train(False)
         images, index = self._test(images, samples)
-        counts: Tensors = self._over(index, shared, images, method, of_batch)
+        counts: Tensors = self._over(index, shared, images, net, method, of_batch)
         return counts
 
     def _test(self, images: Images, samples: Tensor) -> tuple[Images, Tensor]:
@@ -71,8 +71,8 @@ class CleanPrograms:
         return self._tests[number]
 
     @torch.no_grad()
-    def _over(self, samples: Tensor, model: Any, images: Images, method: Method, of_batch: OfBatch) -> Any:
-        batch = _batch(len(samples), images)
+    def _over(self, samples: Tensor, model: Any, images: Images, net: Net, method: Method, of_batch: OfBatch) -> Any:
+        batch = batch_of(len(samples), images, net)
         # A method's hyper-parameters are constants of a program.
         kind = (tree_flatten(model)[1], type(images), batch, repr(method))
         with aside((model, samples)) if self._beside else contextlib.nullcontext():
@@ -83,13 +83,14 @@ class CleanPrograms:
             return self._made[kind](model, samples)
 
 
-def _batch(samples: int, images: Images) -> int:
+def batch_of(samples: int, images: Images, net: Net) -> int:
+    """How many images go through a network at a time."""
     if not images.labels.is_cuda:
         return CLEAN_BATCH
     _, H, W, _ = images.pixels.shape
-    if isinstance(images, Ready) and H * W <= 32 * 32:
-        return math.ceil(samples / math.ceil(samples / WIDEST_BATCH))  # all of them, or equal parts
-    return WIDE_BATCH
+    if not (isinstance(images, Ready) and net.fused and H * W <= 32 * 32):
+        return WIDE_BATCH
+    return math.ceil(samples / math.ceil(samples / WIDEST_BATCH))  # all of them, or equal parts
 
 
 class CleanProgram:

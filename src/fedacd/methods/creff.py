@@ -94,7 +94,7 @@ class CReFF(Method):
 
     def match(self, features: Tensor, head: Tensor, wanted: Tensor, sent: Tensor) -> Tensor:
         """Move the features [C, n, D] of the classes that were sent until their gradients point as wanted."""
-        wanted = torch.where(sent[:, None, None], F.normalize(wanted, dim=-1), 0)
+        wanted = torch.where(sent[:, None, None], F.normalize(wanted, dim=-1, eps=LEAST_LENGTH), 0)
         for _ in range(self.match_steps):
             features = features - self.match_lr * match_slope(features, head, wanted)
         return features

@@ -10,13 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+MOST_NUMBERS = 2**30
+"""In an input of the kernels, whose offsets have 32 bits; half of what they reach, for padding."""
+
 
 class ConvReluPool(nn.Conv2d):
     """The three modules in one, with the convolution's parameters under its name."""
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = _dtype(x)
-        if dtype is None:
+        B, _, H, W = x.shape
+        if dtype is None or B * H * W * (self.in_channels + 15) > MOST_NUMBERS:
             return F.max_pool2d(F.relu(super().forward(x)), 2)
         from fedacd.models import kernels
 
@@ -66,19 +70,35 @@ def _has_kernels(device: torch.device) -> bool:
 def fused(module: nn.Module, example: Tensor) -> nn.Module:
     """A copy of `module` with the modules in one wherever they follow each other in an nn.Sequential.
 
-    A module that uses them in another way shows it by other outputs for `example`: its copy is as it is.
+    A module that uses them in another way shows it by other outputs for `example`, or by none: then fewer are in one.
     """
-    plain, other = copy.deepcopy(module), copy.deepcopy(module)
+    plain = copy.deepcopy(module)
+    for other in (_in_one(module, flatten=True), _in_one(module, flatten=False)):
+        if _same(other, plain, example):
+            return other.train(module.training)
+    return plain.train(module.training)
+
+
+def _in_one(module: nn.Module, *, flatten: bool) -> nn.Module:
+    other = copy.deepcopy(module)
     for block in [child for child in other.modules() if type(child) is nn.Sequential]:
         for number in range(len(block) - 2):
             conv, relu, pool = (block[number + after] for after in range(3))
             if _fits(conv) and type(relu) is nn.ReLU and _halves(pool):
                 conv.__class__ = ConvReluPool
                 block[number + 1], block[number + 2] = nn.Identity(), nn.Identity()
-                _flatten_late(block, number + 3)
-    with torch.no_grad():
-        same = torch.equal(other.eval()(example), plain.eval()(example))
-    return (other if same else plain).train(module.training)
+                if flatten:
+                    _flatten_late(block, number + 3)
+    return other
+
+
+@torch.enable_grad()  # without a gradient a layer may sum in another order
+def _same(other: nn.Module, plain: nn.Module, example: Tensor) -> bool:
+    wanted = plain.eval()(example.clone())
+    try:
+        return torch.equal(other.eval()(example.clone()), wanted)
+    except Exception:  # whatever a user's module makes of a shape it does not know
+        return False
 
 
 def _flatten_late(block: nn.Sequential, number: int) -> None:

@@ -28,7 +28,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from fedacd.errors import ModelError, unknown
-from fedacd.models.fused import fused
+from fedacd.models.fused import ConvReluPool, fused
 
 Shape = tuple[int, int, int]
 Params = Mapping[str, Tensor]
@@ -43,6 +43,8 @@ class Net:
     """Layers, parameters and, where it can be had, source of the module."""
     initial: dict[str, Tensor]
     """The trainable parameters at the start: fp32, on the CPU."""
+    fused: bool
+    """Whether layers are computed by kernels, which need little memory beside their output."""
 
     def __init__(self, module: nn.Module, num_classes: int, head: str | None, example: Tensor) -> None:
         """`head` must have been checked, with an input such as `example`; use `wrap`."""
@@ -55,7 +57,8 @@ class Net:
         self.num_features: int | None = None
         self.head_names = ()
         self._body = module
-        self._bf16 = False
+        self._bf16, self.fused = False, False
+        self._changes_input = example._version > 0  # by the probes, in place
         self.description = _description(module)
         if head is not None:
             linear = _linear(module, head)
@@ -93,7 +96,7 @@ class Net:
         other = copy.copy(self)
         fast = torch.device(device).type == "cuda"
         other._body = (fused(self._body, self._example) if fast else copy.deepcopy(self._body)).to(device)
-        other._bf16 = bf16
+        other._bf16, other.fused = bf16, any(isinstance(layer, ConvReluPool) for layer in other._body.modules())
         return other
 
     def constants(self) -> dict[str, Tensor]:
@@ -104,6 +107,8 @@ class Net:
     def _run_body(self, params: Params, x: Tensor) -> Tensor:
         # Picked by name: functional_call would quietly use the module's own value for a parameter that is missing.
         mine = {name: params[name] for name in self._body_names}
+        if self._changes_input:
+            x = x.clone()
         if not self._bf16:
             out: Tensor = functional_call(self._body, mine, (x,))
             return out

@@ -5,13 +5,15 @@ const pairOf = (problem, two) => data.pairs.find((p) => p.problem === problem &&
 // A number stays on the line of its unit.
 const unbroken = (words) => words.replace(/ = /g, "\u00a0=\u00a0").replace(/(\d) (points?|seeds|rounds)/g, "$1\u00a0$2");
 
-// By the mean over a method's own seeds; the first two by the seeds that both have, where they have some.
+// By the mean over a method's own seeds; but first comes one that nobody is ahead of in the seeds that both have.
 function ranking(problem) {
   const ranked = groupsOf(problem).filter((g) => g.row.accuracy).sort((a, b) => b.row.accuracy.mean - a.row.accuracy.mean);
-  const [first, second, ...rest] = ranked;
-  const pair = second && pairOf(problem, [first.method, second.method]);
-  const ahead = pair && (pair.mean < 0 ? pair.b : pair.a);
-  return pair && ahead === second.method ? [second, first, ...rest] : ranked;
+  const isBehind = (g, other) => {
+    const pair = pairOf(problem, [g.method, other.method]);
+    return pair && (pair.a === g.method ? pair.mean < 0 : pair.mean > 0);
+  };
+  const first = ranked.find((g) => !ranked.some((other) => other !== g && isBehind(g, other))) ?? ranked[0];
+  return [first, ...ranked].filter((g, i, all) => g && all.indexOf(g) === i);
 }
 
 function drawHeadlines() {
