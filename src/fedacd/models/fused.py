@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 MOST_NUMBERS = 2**30
-"""In an input of the kernels, whose offsets have 32 bits; half of what they reach, for padding."""
+"""In an input of the kernels, whose offsets have 32 bits: half of what these reach, for pixels of padding."""
 
 
 class ConvReluPool(nn.Conv2d):
@@ -20,7 +20,7 @@ class ConvReluPool(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         dtype = _dtype(x)
         B, _, H, W = x.shape
-        if dtype is None or B * H * W * (self.in_channels + 15) > MOST_NUMBERS:
+        if dtype is None or B * H * W * (self.in_channels + 15) > MOST_NUMBERS:  # 15: the most channels of padding
             return F.max_pool2d(F.relu(super().forward(x)), 2)
         from fedacd.models import kernels
 
@@ -73,7 +73,8 @@ def fused(module: nn.Module, example: Tensor) -> nn.Module:
     A module that uses them in another way shows it by other outputs for `example`, or by none: then fewer are in one.
     """
     plain = copy.deepcopy(module)
-    for other in (_in_one(module, flatten=True), _in_one(module, flatten=False)):
+    for flatten in (True, False):
+        other = _in_one(module, flatten=flatten)
         if _same(other, plain, example):
             return other.train(module.training)
     return plain.train(module.training)

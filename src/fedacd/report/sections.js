@@ -13,7 +13,7 @@ function ranking(problem) {
     return pair && (pair.a === g.method ? pair.mean < 0 : pair.mean > 0);
   };
   const first = ranked.find((g) => !ranked.some((other) => other !== g && isBehind(g, other))) ?? ranked[0];
-  return [first, ...ranked].filter((g, i, all) => g && all.indexOf(g) === i);
+  return first ? [first, ...ranked.filter((g) => g !== first)] : [];
 }
 
 function drawHeadlines() {
