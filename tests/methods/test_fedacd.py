@@ -130,6 +130,26 @@ def test_l2_by_hand() -> None:
     assert loss.item() == pytest.approx(expected, abs=1e-7)
 
 
+def test_losses_of_a_batch_with_its_own_matrix_by_hand() -> None:
+    # The three samples are a batch: its P is P, and class 2, which is not in it, counts as missing.
+    # y = 0, p = (.5, .3, .2): shifted by (1, 1/2, 1e-5) it is (.5, .15, .000002)/.650002; L2 = log(1.300004) as above.
+    # The others are r = (.9999867, .0000133), with entropy .0000133 (1 - log(.0000133)) = .0001630; so
+    # L1 = .150002/.650002 * (log 2 - .0001630) = .1599210.
+    # y = 1, p = (.4, .5, .1): shifted by (2, 1, 1e-5) it is (.8, .5, .000001)/1.300001; L2 = log(2.600002).
+    # The others are r = (.99999875, .00000125), with entropy .0000182; L1 = .800001/1.300001 * (log 2 - .0000182) =
+    # .4265410.
+    method = FedACD(lam=2.0, refresh="batch", flatten="shifted")
+    client = method.begin(SHARED, Client(COUNTS + 1, {}, {}))  # it holds class 2, but not in this batch
+    logits = OUTPUTS.log()[[0, 1, 2, 2]]
+    y, w = torch.tensor([0, 0, 1, 2]), torch.tensor([1.0, 1, 1, 0], dtype=torch.float64)  # the last is padding
+    loss = method.loss({"logits": logits}, y, w, NOTHING, SHARED, client)
+    # y = 0, p = (.7, .1, .2): shifted it is (.7, .05, .000002)/.750002; L2 = log(1 + .05/.7 + .000002/.7); the others
+    # are r = (.99996, .00004), with entropy .0004450; L1 = .050002/.750002 * (log 2 - .0004450) = .0461820.
+    L1 = 0.1599210 + 0.0461820 + 0.4265410
+    L2 = math.log(1.300004) + math.log(1.0714314) + math.log(2.600002)
+    assert loss.item() == pytest.approx((L1 + 2 * L2) / 3, abs=1e-6)
+
+
 def test_kl_and_score_by_hand() -> None:
     # tau = .9, so Q has .05 off the diagonal.
     # Row 0: .6 log(.6/.9) + 2 * .2 log(.2/.05) = -.2432791 + .5545177 = .3112386
@@ -205,8 +225,9 @@ def test_refresh_by_epoch_ignores_training_batches() -> None:
 
 
 def test_running_sums_need_to_be_kept() -> None:
-    with pytest.raises(ConfigError, match=r"method\.matrix = 'running': needs method\.refresh = 'step'"):
-        FedACD(matrix="running", refresh="epoch")
+    for refresh in ("epoch", "batch"):
+        with pytest.raises(ConfigError, match=r"method\.matrix = 'running': needs method\.refresh = 'step'"):
+            FedACD(matrix="running", refresh=refresh)
 
 
 @pytest.mark.parametrize(("V", "reason"), [(0.5, "score V"), (1.01, "score V"), (math.nan, "finite"), (0.7, None)])

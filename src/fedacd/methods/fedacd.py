@@ -77,14 +77,21 @@ class FedACD(Method):
     lam: float = setting(1.0, "weight of L2", at_least=0)
     tau: float = setting(TAU, "diagonal of the template Q", above=0, below=1)
     missing: float = setting(1e-5, "P_yi/P_iy for a class i that the client does not hold", above=0)
-    refresh: str = setting("step", "P in L2: running sums, or a clean pass every epoch", one_of=("step", "epoch"))
+    refresh: str = setting(
+        "step",
+        "P in the losses: the batch's own, running sums over steps, or a clean pass every epoch",
+        one_of=("batch", "step", "epoch"),
+    )
+    flatten: str = setting(
+        "outputs", "L1 of the outputs, or of the outputs shifted as in L2", one_of=("outputs", "shifted")
+    )
     matrix: str = setting("clean", "P in V: a clean pass after training, or running sums", one_of=("clean", "running"))
     score: str = setting("mean", "KL(P||Q) over the rows present: their mean or their sum", one_of=("mean", "sum"))
     weighting: str = setting("score", "weight of a reply: V, or equal (FedACD_base)", one_of=("score", "uniform"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.refresh == "epoch" and self.matrix == "running":
+        if self.refresh != "step" and self.matrix == "running":
             raise ConfigError("method.matrix = 'running': needs method.refresh = 'step', which keeps the running sums.")
 
     @classmethod
@@ -102,12 +109,19 @@ class FedACD(Method):
         return client._replace(memo={"sums": torch.zeros_like(seen[:, None] * seen), "seen": seen})
 
     def loss(self, out: Tensors, y: Tensor, w: Tensor, now: Trained, shared: Shared, client: Client) -> Tensor:
-        logits, seen = out["logits"], client.memo["seen"]
-        ratio = log_ratio(mean_outputs(client.memo["sums"], seen), seen, client.counts, self.missing)
-        return weighted_mean(flatness(logits, y) + self.lam * cross_entropy(logits + ratio[y], y), w)
+        logits = out["logits"]
+        if self.refresh == "batch":
+            known = self.survey({"logits": logits.detach()}, is_class(y, logits.shape[-1]).to(logits.dtype), w, client)
+        else:
+            known = client.memo
+        P, seen = mean_outputs(known["sums"], known["seen"]), known["seen"]
+        held = seen if self.refresh == "batch" else client.counts
+        shifted = logits + log_ratio(P, seen, held, self.missing)[y]
+        L1 = flatness(shifted if self.flatten == "shifted" else logits, y)
+        return weighted_mean(L1 + self.lam * cross_entropy(shifted, y), w)
 
     def observe(self, out: Tensors, target: Tensor, w: Tensor, client: Client, did: Did) -> Client:
-        if self.refresh == "epoch":
+        if self.refresh != "step":
             return client
         keep = 1 - 1 / did.epoch_steps.clamp(min=2)
         batch = self.survey(out, target, w, client)
