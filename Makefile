@@ -19,7 +19,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 
 demo: $(INSTALLED)
 	$(BIN)/fedacd sweep --dataset digits --method fedavg,fedacd --clients 20 --beta 0.1 \
-		--rounds 30 --batch-size 16 --lr 0.05 --out runs/demo
+		--rounds 30 --batch-size 16 --lr 0.05 --no-mixup --out runs/demo
 	$(BIN)/fedacd report runs/demo -o runs/demo/report.html
 
 test: $(INSTALLED)

@@ -144,7 +144,7 @@ class NaiveFedACD(Naive):
     def begin(self, client: int, epoch_steps: int) -> None:
         labels = self.dataset.y_train[self.setup.members[client]]
         self.held = [int((labels == k).sum()) for k in range(10)]
-        self.keep = 1 - 1 / max(epoch_steps, 2)
+        self.keep, self.options = 1 - 1 / max(epoch_steps, 2), self.setup.config.method.options
         self.sums, self.seen = np.zeros((10, 10)), np.zeros(10)
 
     def shift(self, y: int, i: int) -> float:
@@ -159,38 +159,44 @@ class NaiveFedACD(Naive):
 
     def sample_loss(self, f: Tensor, y: int) -> Tensor:
         p = f.softmax(0)
-        q = [p[y] if k == y else (1 - p[y]) / 9 for k in range(10)]
+        if self.options["flatten"] == "shifted":
+            p = (f + torch.tensor([self.shift(y, i) for i in range(10)])).softmax(0)
+        wrong = torch.stack([p[k] for k in range(10) if k != y]).sum()  # 1 - p[y] would be rounded
+        q = [p[y] if k == y else wrong / 9 for k in range(10)]
         l1 = sum(p[k] * torch.log(p[k] / q[k]) for k in range(10))
         margins = [torch.exp(f[i] - f[y] + self.shift(y, i)) for i in range(10) if i != y]
         l2 = torch.log(1 + torch.stack(margins).sum())
         return l1 + l2
 
     def loss(self, logits: Tensor, y: Tensor, y2: Tensor, lam: float) -> Tensor:
-        each = [
-            lam * self.sample_loss(f, int(a)) + (1 - lam) * self.sample_loss(f, int(b))
-            for f, a, b in zip(logits, y, y2, strict=True)
-        ]
-        if self.refreshed_by_step():
+        outputs = logits.detach().softmax(1).double().numpy()
+        each = []
+        for weight, labels in ((lam, y.tolist()), (1 - lam, y2.tolist())):
+            if self.options["refresh"] == "batch":
+                self.sums, self.seen = np.zeros((10, 10)), np.zeros(10)
+                for p, label in zip(outputs, labels, strict=True):
+                    self.sums[label] += p
+                    self.seen[label] += 1
+                self.held = [int(n) for n in self.seen]
+            each += [weight * self.sample_loss(f, label) for f, label in zip(logits, labels, strict=True)]
+        if self.options["refresh"] == "step":
             self.sums, self.seen = self.keep * self.sums, self.keep * self.seen
-            for p, a, b in zip(logits.detach().softmax(1).double().numpy(), y.tolist(), y2.tolist(), strict=True):
+            for p, a, b in zip(outputs, y.tolist(), y2.tolist(), strict=True):
                 self.sums[a] += lam * p
                 self.seen[a] += lam
                 self.sums[b] += (1 - lam) * p
                 self.seen[b] += 1 - lam
-        return torch.stack(each).mean()
-
-    def refreshed_by_step(self) -> bool:
-        return bool(self.setup.config.method.options["refresh"] == "step")
+        return torch.stack(each).sum() / len(y)
 
     def epoch(self, client: int) -> None:
-        if not self.refreshed_by_step():
+        if self.options["refresh"] == "epoch":
             members = self.setup.members[client]
             outputs, labels = self.outputs(self.dataset.x_train[members]), self.dataset.y_train[members]
             self.sums = np.stack([outputs[labels == k].sum(0) for k in range(10)])
             self.seen = np.array([(labels == k).sum() for k in range(10)], float)
 
     def weight(self, client: int) -> float:
-        options, tau = self.setup.config.method.options, 1 - 1e-5
+        options, tau = self.options, 1 - 1e-5
         members = self.setup.members[client]
         rows = self.kl_rows(self.dataset.x_train[members], self.dataset.y_train[members])
         if options["matrix"] == "running":
@@ -211,7 +217,13 @@ class NaiveFedACD(Naive):
         ("fedavg", Naive, {"train__clip": 0.05}),
         ("fedacd", NaiveFedACD, {}),
         ("fedacd", NaiveFedACD, {"method__refresh": "epoch", "method__score": "sum", "data__crop": 1}),
-        ("fedacd", NaiveFedACD, {"method__matrix": "running", "train__mixup": False}),
+        ("fedacd", NaiveFedACD, {"train__mixup": False}),
+        ("fedacd", NaiveFedACD, {"method__refresh": "step", "method__flatten": "outputs"}),
+        (
+            "fedacd",
+            NaiveFedACD,
+            {"method__refresh": "step", "method__matrix": "running", "train__mixup": False},
+        ),
     ],
     ids=str,
 )

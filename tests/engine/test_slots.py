@@ -143,7 +143,12 @@ def test_what_clients_keep_comes_back_from_slots(name: str, data: Dataset) -> No
 
 @pytest.mark.parametrize(
     "options",
-    [{"method__refresh": "epoch"}, {"method__refresh": "epoch", "train__mixup": False}, {"method__matrix": "running"}],
+    [
+        {"method__refresh": "epoch"},
+        {"method__refresh": "epoch", "train__mixup": False},
+        {"method__refresh": "step", "method__flatten": "outputs"},
+        {"method__refresh": "step", "method__matrix": "running"},
+    ],
     ids=str,
 )
 def test_choices_of_fedacd_in_slots(options: dict[str, Any], data: Dataset) -> None:

@@ -52,7 +52,8 @@ def test_runs_that_share_a_program(differing: dict[str, Any], data: Dataset) -> 
     "differing",
     [
         {"train__batch_size": 32}, {"train__mixup": False}, {"run__precision": "bf16"}, {"model": SmallCNN},
-        {"method__name": "fedavg"}, {"method__refresh": "epoch"}, {"method__matrix": "running"},
+        {"method__name": "fedavg"}, {"method__refresh": "epoch"}, {"method__flatten": "outputs"},
+        {"method__refresh": "step", "method__matrix": "running"},
         {"method__score": "sum"}, {"data__crop": 1}, {"data__flip": True},
         {"data__mean": [0.5]}, {"run__slots": 3},
     ],

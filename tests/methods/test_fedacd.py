@@ -78,7 +78,8 @@ def test_gradients_in_float64() -> None:
     logits = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     y = torch.tensor([0, 1, 2, 3, 0])
     assert torch.autograd.gradcheck(lambda f: flatness(f, y), logits)
-    method, client = FedACD(lam=0.7), surveyed(FedACD())
+    method = FedACD(lam=0.7, refresh="step")
+    client = surveyed(method)
     y, w = torch.tensor([0, 1, 0, 1, 1]), torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
     three = logits[:, :3].detach().requires_grad_()
     assert torch.autograd.gradcheck(lambda f: method.loss({"logits": f}, y, w, NOTHING, SHARED, client), three)
@@ -123,7 +124,8 @@ def test_l2_by_hand() -> None:
     # y = 0, p = (.5, .3, .2): log(1 + .3/.5 * 1/2 + .2/.5 * 1e-5) = log(1.300004), and L1 = .0100678.
     # y = 1, p = (.4, .5, .1): log(1 + .4/.5 * 2 + .1/.5 * 1e-5) = log(2.600002); q = (.25, .5, .25), so
     # L1 = .4 log(1.6) + .1 log(.4) = .1880015 - .0916291 = .0963724.
-    client, method = surveyed(FedACD()), FedACD(lam=2.0)
+    method = FedACD(lam=2.0, refresh="step", flatten="outputs")
+    client = surveyed(method)
     w = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
     loss = method.loss({"logits": OUTPUTS.log()}, LABELS, w, NOTHING, SHARED, client)
     expected = (0.0100678 + 2 * math.log(1.300004) + 0.0963724 + 2 * math.log(2.600002)) / 2
@@ -138,7 +140,7 @@ def test_losses_of_a_batch_with_its_own_matrix_by_hand() -> None:
     # y = 1, p = (.4, .5, .1): shifted by (2, 1, 1e-5) it is (.8, .5, .000001)/1.300001; L2 = log(2.600002).
     # The others are r = (.99999875, .00000125), with entropy .0000182; L1 = .800001/1.300001 * (log 2 - .0000182) =
     # .4265410.
-    method = FedACD(lam=2.0, refresh="batch", flatten="shifted")
+    method = FedACD(lam=2.0)
     client = method.begin(SHARED, Client(COUNTS + 1, {}, {}))  # it holds class 2, but not in this batch
     logits = OUTPUTS.log()[[0, 1, 2, 2]]
     y, w = torch.tensor([0, 0, 1, 2]), torch.tensor([1.0, 1, 1, 0], dtype=torch.float64)  # the last is padding
@@ -187,7 +189,7 @@ def test_aggregate_by_hand() -> None:
 def test_running_sums_by_hand() -> None:
     # Two steps an epoch: the first step's sums count 1 - 1/2 at the second. A sample mixed at lam = .75 of classes 0
     # and 1 counts .75 in row 0 and .25 in row 1. Padding (w = 0) counts nowhere.
-    method = FedACD()
+    method = FedACD(refresh="step")
     client = method.begin(SHARED, Client(COUNTS, {}, {}))
     out = {"logits": OUTPUTS.log()}
     target = torch.tensor([[0.75, 0.25, 0], [1, 0, 0], [0, 1, 0]], dtype=torch.float64)
@@ -206,7 +208,7 @@ def test_running_sums_by_hand() -> None:
 
 
 def test_sums_of_a_client_with_one_step_an_epoch_are_still_kept() -> None:
-    method = FedACD()
+    method = FedACD(refresh="step")
     client = method.begin(SHARED, Client(COUNTS, {}, {}))
     target, w = torch.eye(3, dtype=torch.float64)[LABELS], torch.ones(3, dtype=torch.float64)
     for _ in range(2):
@@ -214,13 +216,17 @@ def test_sums_of_a_client_with_one_step_an_epoch_are_still_kept() -> None:
     assert client.memo["seen"].tolist() == pytest.approx([3, 1.5, 0])  # half of (2, 1, 0), and (2, 1, 0)
 
 
-def test_refresh_by_epoch_ignores_training_batches() -> None:
-    method = FedACD(refresh="epoch")
+@pytest.mark.parametrize("refresh", ["epoch", "batch"])
+def test_training_batches_are_kept_in_running_sums_only(refresh: str) -> None:
+    method = FedACD(refresh=refresh)
     client = surveyed(method)
     again = method.observe({"logits": OUTPUTS.log()}, torch.eye(3)[LABELS], torch.ones(3), client, did(2))
     assert again is client
-    assert method.survey_at == {"epoch", "end"}
-    assert FedACD(matrix="running").survey_at == frozenset()
+
+
+def test_when_a_clean_pass_is_wanted() -> None:
+    assert FedACD(refresh="epoch").survey_at == {"epoch", "end"}
+    assert FedACD(refresh="step", matrix="running").survey_at == frozenset()
     assert FedACD().survey_at == {"end"}
 
 

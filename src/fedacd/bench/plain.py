@@ -8,9 +8,8 @@ Shapes: N samples, B batch, C classes.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -76,58 +75,53 @@ def batches(data: Data, index: Tensor, recipe: Recipe) -> Iterator[tuple[Tensor,
 
 
 class ClassOutputs:
-    """FedACD's matrix P of a client: mean outputs by true class, as sums and numbers."""
+    """FedACD's matrix P of some samples: mean outputs by true class, as sums and numbers."""
 
-    def __init__(self, counts: Tensor) -> None:
-        self.counts = counts
-        self.seen = torch.zeros_like(counts, dtype=torch.float32)
-        self.sums = torch.zeros(len(counts), len(counts), device=counts.device)
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.seen = torch.zeros(num_classes, device=device)
+        self.sums = torch.zeros(num_classes, num_classes, device=device)
 
-    def add(self, logits: Tensor, target: Tensor, keep: float = 1.0) -> None:
-        """Take in a batch, its labels [B, C] soft under mixup, and forget a little of those before."""
-        self.sums = keep * self.sums + target.T @ logits.detach().softmax(1)
-        self.seen = keep * self.seen + target.sum(0)
+    def add(self, logits: Tensor, y: Tensor) -> None:
+        true = F.one_hot(y, len(self.seen)).to(logits.dtype)
+        self.sums += true.T @ logits.detach().softmax(1)
+        self.seen += true.sum(0)
 
     @property
     def P(self) -> Tensor:
         return self.sums / self.seen.where(self.seen > 0, 1)[:, None]
 
     def log_ratio(self) -> Tensor:
-        """[C, C] of log(P_yi / P_iy): 0 for a row not seen yet, log(1e-5) for a class that the client does not hold."""
+        """[C, C] of log(P_yi / P_iy), and log(1e-5) for a class i without samples."""
         log_P = self.P.clamp(min=1e-8).log()
         ratio = (log_P - log_P.T).clamp(-10, 10)
-        ratio = ratio.where((self.seen[:, None] > 0) & (self.seen > 0), 0)
-        ratio = ratio.where(self.counts > 0, math.log(1e-5))
-        return ratio.fill_diagonal_(0)
+        return ratio.where(self.seen > 0, math.log(1e-5)).fill_diagonal_(0)
 
     def score(self) -> Tensor:
-        """V = sigmoid(1 / KL(P || Q)), the mean over the rows of the classes that the client holds."""
-        C, tau = len(self.counts), 1 - 1e-5
+        """V = sigmoid(1 / KL(P || Q)), the mean over the rows of classes with samples."""
+        C, tau = len(self.seen), 1 - 1e-5
         Q = torch.full_like(self.sums, (1 - tau) / (C - 1)).fill_diagonal_(tau)
-        P, held = self.P, ((self.counts > 0) & (self.seen > 0)).float()
+        P, held = self.P, (self.seen > 0).float()
         rows = (torch.xlogy(P, P) - P * Q.log()).sum(1)
         return torch.sigmoid(1 / ((rows * held).sum() / held.sum()).clamp(min=1e-8))
 
 
-def class_outputs(data: Data, index: Tensor) -> ClassOutputs:
-    return ClassOutputs(data.labels[index].bincount(minlength=data.num_classes))
-
-
-def fedacd_loss(logits: Tensor, y: Tensor, log_ratio: Tensor) -> Tensor:
-    """L1 + L2 of a batch. L1 = KL(p || q) with q_y = p_y and the rest of q spread evenly."""
+def fedacd_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """L1 + L2 of a batch, both of outputs p shifted by its own P. L1 = KL(p || q), q_y = p_y, the rest of q even."""
+    outputs = ClassOutputs(logits.shape[1], logits.device)
+    outputs.add(logits, y)
+    logits = logits + outputs.log_ratio()[y]
     others = torch.ones_like(logits, dtype=torch.bool).scatter_(1, y[:, None], False)
     log_p = logits.log_softmax(1)
     log_rest = log_p.masked_fill(~others, -math.inf).logsumexp(1, keepdim=True)
     log_q = log_rest - math.log(logits.shape[1] - 1)
     flatness = (log_p.exp() * (log_p - log_q) * others).sum(1).mean()
-    return flatness + F.cross_entropy(logits + log_ratio[y], y)
+    return flatness + F.cross_entropy(logits, y)
 
 
 def train_client(model: nn.Module, data: Data, index: Tensor, recipe: Recipe, lr: float) -> Tensor:
     """Train a model on a client's samples, in place, and return the client's weight in the average."""
     optimizer = torch.optim.SGD(model.parameters(), lr, recipe.momentum, weight_decay=recipe.weight_decay)
-    outputs = class_outputs(data, index) if recipe.method == "fedacd" else None
-    keep = 1 - 1 / max(math.ceil(len(index) / recipe.batch_size), 2)
+    loss_of = fedacd_loss if recipe.method == "fedacd" else F.cross_entropy
     model.train()
     for x, y in batches(data, index, recipe):
         lam, y2 = 1.0, y
@@ -135,28 +129,23 @@ def train_client(model: nn.Module, data: Data, index: Tensor, recipe: Recipe, lr
             lam, partner = float(np.random.beta(0.5, 0.5)), torch.randperm(len(y), device=y.device)
             x, y2 = lam * x + (1 - lam) * x[partner], y[partner]
         logits = model(x)
-        loss_of: Callable[[Tensor], Tensor] = partial(F.cross_entropy, logits)
-        if outputs:
-            loss_of = partial(fedacd_loss, logits, log_ratio=outputs.log_ratio())
-        loss = lam * loss_of(y) + (1 - lam) * loss_of(y2) if recipe.mixup else loss_of(y)
-        if outputs:
-            target = lam * F.one_hot(y, data.num_classes) + (1 - lam) * F.one_hot(y2, data.num_classes)
-            outputs.add(logits, target, keep)
+        loss = loss_of(logits, y)
+        if recipe.mixup:
+            loss = lam * loss + (1 - lam) * loss_of(logits, y2)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         optimizer.step()
-    return score(model, data, index) if outputs else torch.ones((), device=index.device)
+    return score(model, data, index) if recipe.method == "fedacd" else torch.ones((), device=index.device)
 
 
 @torch.no_grad()
 def score(model: nn.Module, data: Data, index: Tensor) -> Tensor:
     """V of a trained client, from a clean pass over its samples."""
-    outputs = class_outputs(data, index)
+    outputs = ClassOutputs(data.num_classes, index.device)
     model.eval()
     for batch in torch.split(index, 500):
-        logits = model(data.normalise(data.images[batch]))
-        outputs.add(logits, F.one_hot(data.labels[batch], data.num_classes).float())
+        outputs.add(model(data.normalise(data.images[batch])), data.labels[batch])
     return outputs.score()
 
 

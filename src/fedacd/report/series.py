@@ -39,7 +39,7 @@ def curves(group: Group) -> dict[str, Any]:
     for name, of_run in (("seconds", cumulative_seconds), ("megabytes", cumulative_megabytes)):
         shape[name] = _listed(_mean(_table(rounds, [of_run(run) for run in runs])), shown, 2)
     for key in CURVES:
-        scale, digits = (100.0, 2) if key in PERCENT else (1.0, 4)
+        scale, digits = (100.0, 2) if key in PERCENT else (1.0, 3)
         values = scale * _table(rounds, [{line["round"]: line.get(key) for line in run.rounds} for run in runs])
         if np.isnan(values).all():
             continue
