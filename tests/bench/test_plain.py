@@ -19,7 +19,7 @@ EMPTY = Trained({}, {}), Shared({}, {})
 
 
 def batches(num: int) -> list[tuple[Tensor, Tensor]]:
-    """Logits and labels; class 4 is in the third batch only, classes 1 and 5 in none."""
+    """Logits and labels; class 4 comes with the third batch, classes 1 and 5 in none."""
     held = torch.tensor([0, 2, 3])
     return [
         (

@@ -218,6 +218,7 @@ class NaiveFedACD(Naive):
         ("fedacd", NaiveFedACD, {}),
         ("fedacd", NaiveFedACD, {"method__refresh": "epoch", "method__score": "sum", "data__crop": 1}),
         ("fedacd", NaiveFedACD, {"train__mixup": False}),
+        ("fedacd", NaiveFedACD, {"method__flatten": "outputs"}),
         ("fedacd", NaiveFedACD, {"method__refresh": "step", "method__flatten": "outputs"}),
         (
             "fedacd",

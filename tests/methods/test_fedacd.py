@@ -152,6 +152,19 @@ def test_losses_of_a_batch_with_its_own_matrix_by_hand() -> None:
     assert loss.item() == pytest.approx((L1 + 2 * L2) / 3, abs=1e-6)
 
 
+def test_no_gradient_flows_through_the_matrix_of_the_batch() -> None:
+    """The gradient is that with the same P held fixed, as a clean pass over the batch would give it."""
+    batch, fixed = FedACD(), FedACD(refresh="epoch")
+    w = torch.ones(3, dtype=torch.float64)
+    logits = OUTPUTS.log().requires_grad_()
+    gradients = [
+        torch.autograd.grad(method.loss({"logits": logits}, LABELS, w, NOTHING, SHARED, surveyed(method)), logits)[0]
+        for method in (batch, fixed)
+    ]
+    assert float(gradients[0].abs().max()) > 0.01
+    torch.testing.assert_close(*gradients)
+
+
 def test_kl_and_score_by_hand() -> None:
     # tau = .9, so Q has .05 off the diagonal.
     # Row 0: .6 log(.6/.9) + 2 * .2 log(.2/.05) = -.2432791 + .5545177 = .3112386
@@ -246,7 +259,15 @@ def test_check_of_the_score(V: float, reason: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("lam", -1), ("tau", 1.0), ("missing", 0), ("refresh", "never"), ("score", "max"), ("lam", "x")],
+    [
+        ("lam", -1),
+        ("tau", 1.0),
+        ("missing", 0),
+        ("refresh", "never"),
+        ("flatten", "no"),
+        ("score", "max"),
+        ("lam", "x"),
+    ],
 )
 def test_bad_hyper_parameters_are_named(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"method\.{field} = "):

@@ -124,14 +124,12 @@ def train_client(model: nn.Module, data: Data, index: Tensor, recipe: Recipe, lr
     loss_of = fedacd_loss if recipe.method == "fedacd" else F.cross_entropy
     model.train()
     for x, y in batches(data, index, recipe):
-        lam, y2 = 1.0, y
         if recipe.mixup:
             lam, partner = float(np.random.beta(0.5, 0.5)), torch.randperm(len(y), device=y.device)
-            x, y2 = lam * x + (1 - lam) * x[partner], y[partner]
-        logits = model(x)
-        loss = loss_of(logits, y)
-        if recipe.mixup:
-            loss = lam * loss + (1 - lam) * loss_of(logits, y2)
+            logits = model(lam * x + (1 - lam) * x[partner])
+            loss = lam * loss_of(logits, y) + (1 - lam) * loss_of(logits, y[partner])
+        else:
+            loss = loss_of(model(x), y)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)

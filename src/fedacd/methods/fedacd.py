@@ -4,7 +4,7 @@ W. Zhou, S. Ding, Z. Li, W. Wang. Enhancing the Performance of Global Model by I
 Models in Federated Learning. IJCAI 2025.
 
 With f the logits, y the label, P the client's C x C matrix of mean outputs softmax(f) by true class, and p the softmax
-of the shifted logits f_i + log(P_yi/P_iy):
+of the shifted logits f_i + log(P_yi/P_iy), which in L1 is a choice made here:
 
     L1 = KL(p || q),  q_y = p_y,  q_k = (1 - p_y)/(C - 1)          flattens the misclassification probabilities
     L2 = log(1 + sum over i != y of exp(f_i - f_y + log(P_yi/P_iy)))   evens out P_yi and P_iy; it is -log(p_y)
@@ -14,16 +14,18 @@ of the shifted logits f_i + log(P_yi/P_iy):
 
 A client uploads its weights and one scalar, V. P never leaves it.
 
-What the paper leaves open, and the choice made here:
+What the paper leaves open, or prints in another way, and the choice made here:
 - P during training: of the batch itself, by its own outputs and the labels of the loss at hand, under mixup y or y'; a
   class that is not in the batch counts as missing. `refresh = "step"`: running sums of the outputs of the batches
   before, mixed labels counted by their weights, decayed by 1 - 1/max(steps of an epoch, 2) each step and started at
   zero every round, a row not seen yet giving a log ratio of 0. `refresh = "epoch"`: a clean pass before every epoch.
-- p in L1: shifted, as in L2. Of the outputs as they are (`flatten = "outputs"`), L1 pushes down the classes that a
-  client does not hold, as it does all others; the shift in L2 spares them that. This and P above were chosen by
-  accuracy and adaptability risk on CIFAR-10 and CIFAR-100 (docs/results.md).
-- P for the score: a clean pass after training, without mixup and augmentation. `matrix = "running"`: the sums above.
-- Missing classes: P_yi/P_iy is the constant `missing` for a class i that the client does not hold.
+- p in L1: shifted, as in L2. The paper prints the softmax of f (`flatten = "outputs"`), by which L1 pushes down the
+  classes that a client does not hold, as it does all others; the shift in L2 spares them that. This and P above were
+  chosen because they come nearer to the paper's accuracy and adaptability risk (docs/results.md).
+- P for the score: a clean pass after training, without mixup and augmentation. `matrix = "running"`: the sums of
+  `refresh = "step"`.
+- Missing classes: P_yi/P_iy is the constant `missing` for a class i that the client does not hold. A client of one
+  class hardly trains.
 - KL(P || Q): the mean over the rows present, since the printed sum would make V the same for every client.
   `score = "sum"`: as printed.
 - Mixup: lam * L(y) + (1 - lam) * L(y') with one lam ~ Beta(0.5, 0.5) for a batch, by what it makes of FedAvg and FedACD
@@ -62,7 +64,7 @@ def flatness(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def log_ratio(P: Tensor, seen: Tensor, counts: Tensor, missing: float) -> Tensor:
-    """[C, C] of log(P_yi / P_iy): 0 where a row is not known yet, log(missing) in the columns of missing classes."""
+    """[C, C] of log(P_yi / P_iy): 0 where a row is not known yet, log(missing) in the columns of classes of count 0."""
     log_P = P.clamp(min=LEAST_PROBABILITY).log()
     ratio = (log_P - log_P.mT).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     known = seen > 0
@@ -81,7 +83,7 @@ class FedACD(Method):
 
     lam: float = setting(1.0, "weight of L2", at_least=0)
     tau: float = setting(TAU, "diagonal of the template Q", above=0, below=1)
-    missing: float = setting(1e-5, "P_yi/P_iy for a class i that the client does not hold", above=0)
+    missing: float = setting(1e-5, "P_yi/P_iy for a class i that is missing", above=0)
     refresh: str = setting(
         "batch",
         "P in the losses: the batch's own, running sums over steps, or a clean pass every epoch",
@@ -109,7 +111,7 @@ class FedACD(Method):
         return frozenset(when for when, is_wanted in wanted.items() if is_wanted)
 
     def begin(self, shared: Shared, client: Client) -> Client:
-        """P as [C, C] sums and [C] numbers, of nothing yet."""
+        """P as [C, C] sums and [C] numbers, of nothing yet: for the sums of `refresh = "step"`, and a clean pass."""
         seen = torch.zeros_like(client.counts, dtype=torch.float32)
         return client._replace(memo={"sums": torch.zeros_like(seen[:, None] * seen), "seen": seen})
 
