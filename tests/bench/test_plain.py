@@ -19,7 +19,7 @@ EMPTY = Trained({}, {}), Shared({}, {})
 
 
 def batches(num: int) -> list[tuple[Tensor, Tensor]]:
-    """Logits and labels; class 4 comes with the third batch, classes 1 and 5 in none."""
+    """Logits and labels; class 4 comes with the third batch, classes 1 and 5 never."""
     held = torch.tensor([0, 2, 3])
     return [
         (
@@ -35,10 +35,8 @@ def test_losses_and_their_gradient_agree_with_the_method() -> None:
     client = method.begin(EMPTY[1], Client(COUNTS, {}, {}))
     for logits, y in batches(4):
         ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-        found, expected = (
-            plain.fedacd_loss(ours, y),
-            method.loss({"logits": theirs}, y, torch.ones(B), *EMPTY, client),
-        )
+        found = plain.fedacd_loss(ours, y)
+        expected = method.loss({"logits": theirs}, y, torch.ones(B), *EMPTY, client)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found, ours), torch.autograd.grad(expected, theirs))
 

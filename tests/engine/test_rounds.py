@@ -220,11 +220,7 @@ class NaiveFedACD(Naive):
         ("fedacd", NaiveFedACD, {"train__mixup": False}),
         ("fedacd", NaiveFedACD, {"method__flatten": "outputs"}),
         ("fedacd", NaiveFedACD, {"method__refresh": "step", "method__flatten": "outputs"}),
-        (
-            "fedacd",
-            NaiveFedACD,
-            {"method__refresh": "step", "method__matrix": "running", "train__mixup": False},
-        ),
+        ("fedacd", NaiveFedACD, {"method__refresh": "step", "method__matrix": "running", "train__mixup": False}),
     ],
     ids=str,
 )
