@@ -151,7 +151,7 @@ class NaiveFedACD(Naive):
         if i == y:
             return 0.0
         if self.held[i] == 0:
-            return math.log(1e-5)
+            return math.log(1e-3)
         if self.seen[y] == 0 or self.seen[i] == 0:
             return 0.0
         there, back = self.sums[y, i] / self.seen[y], self.sums[i, y] / self.seen[i]

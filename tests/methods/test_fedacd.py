@@ -124,7 +124,7 @@ def test_l2_by_hand() -> None:
     # y = 0, p = (.5, .3, .2): log(1 + .3/.5 * 1/2 + .2/.5 * 1e-5) = log(1.300004), and L1 = .0100678.
     # y = 1, p = (.4, .5, .1): log(1 + .4/.5 * 2 + .1/.5 * 1e-5) = log(2.600002); q = (.25, .5, .25), so
     # L1 = .4 log(1.6) + .1 log(.4) = .1880015 - .0916291 = .0963724.
-    method = FedACD(lam=2.0, refresh="step", flatten="outputs")
+    method = FedACD(lam=2.0, missing=1e-5, refresh="step", flatten="outputs")
     client = surveyed(method)
     w = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
     loss = method.loss({"logits": OUTPUTS.log()}, LABELS, w, NOTHING, SHARED, client)
@@ -140,7 +140,7 @@ def test_losses_of_a_batch_with_its_own_matrix_by_hand() -> None:
     # y = 1, p = (.4, .5, .1): shifted by (2, 1, 1e-5) it is (.8, .5, .000001)/1.300001; L2 = log(2.600002).
     # The others are r = (.99999875, .00000125), with entropy .0000182; L1 = .800001/1.300001 * (log 2 - .0000182) =
     # .4265410.
-    method = FedACD(lam=2.0)
+    method = FedACD(lam=2.0, missing=1e-5)
     client = method.begin(SHARED, Client(COUNTS + 1, {}, {}))  # it holds class 2, but not in this batch
     logits = OUTPUTS.log()[[0, 1, 2, 2]]
     y, w = torch.tensor([0, 0, 1, 2]), torch.tensor([1.0, 1, 1, 0], dtype=torch.float64)  # the last is padding

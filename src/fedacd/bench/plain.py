@@ -91,10 +91,10 @@ class ClassOutputs:
         return self.sums / self.seen.where(self.seen > 0, 1)[:, None]
 
     def log_ratio(self) -> Tensor:
-        """[C, C] of log(P_yi / P_iy), and log(1e-5) for a class i without samples."""
+        """[C, C] of log(P_yi / P_iy), and log(1e-3) for a class i without samples."""
         log_P = self.P.clamp(min=1e-8).log()
         ratio = (log_P - log_P.T).clamp(-10, 10)
-        return ratio.where(self.seen > 0, math.log(1e-5)).fill_diagonal_(0)
+        return ratio.where(self.seen > 0, math.log(1e-3)).fill_diagonal_(0)
 
     def score(self) -> Tensor:
         """V = sigmoid(1 / KL(P || Q)), the mean over the rows of classes with samples."""

@@ -15,7 +15,7 @@ from fedacd.engine.plan import Stream, generator, local_plan, participants, torc
 from fedacd.engine.program import aside
 from fedacd.engine.setup import Setup, images_of
 from fedacd.engine.spread import ALONE, World
-from fedacd.engine.underway import Fold, Later, Round, bytes_of, stand_ins, to_device
+from fedacd.engine.underway import Fold, Later, Round, at_rest, bytes_of, stand_ins, to_device
 from fedacd.errors import RecordError, UpdateError
 from fedacd.methods import Client, Reply, Server, Shared, Tensors, Total
 from fedacd.partition import class_counts
@@ -61,6 +61,7 @@ class Simulation:
         self._begin_from(State(0, server, clients))
 
     def _begin_from(self, state: State) -> None:
+        state = state._replace(clients=at_rest(state.clients, self.device))
         self.state = state
         self._head = state._replace(server=to_device(state.server, self.device))
         self._open: Round | None = None

@@ -113,6 +113,18 @@ def stand_ins(witnesses: Tensor, shapes: Tensors) -> Tensors:
     return {name: witness.to(like.dtype).expand(like.shape) for witness, (name, like) in pairs}
 
 
+def at_rest(clients: list[Client], device: torch.device) -> list[Client]:
+    """Clients as they lie on the host: of a GPU, in memory that it can reach.
+
+    Such memory is slow to get and quick to use again. Had the clients none at the start, each would need some when it
+    first comes back from training; now it gets what another has left.
+    """
+    if device.type != "cuda":
+        return clients
+    pinned: list[Client] = tree_map(lambda tensor: tensor.pin_memory(), clients)
+    return pinned
+
+
 def to_device(tree: Any, device: torch.device) -> Any:
     """Copies, which on the way from a GPU have not arrived when this returns."""
     return tree_map(lambda tensor: tensor.to(device, non_blocking=True), tree)
