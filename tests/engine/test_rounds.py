@@ -15,7 +15,9 @@ from fedacd.engine.local import tally_of
 from fedacd.engine.plan import local_plan, participants
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, arithmetic, prepare
+from fedacd.engine.underway import at_rest
 from fedacd.errors import UpdateError
+from fedacd.methods import Client
 from fedacd.metrics import per_class_accuracy
 from fedacd.models import SmallCNN
 
@@ -341,3 +343,14 @@ def test_dropout_draws_the_same_after_a_restart(digits: Dataset) -> None:
     shared = first.state.server.shared
     counts = tally_of(plain.net, plain.method, shared, plain.images, plain.test)
     assert a["per_class"] == per_class_accuracy(counts).tolist()
+
+
+def test_clients_of_a_gpu_rest_in_pinned_memory_and_others_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor + 1)  # there may be no GPU here
+    clients = [Client(torch.zeros(2), {"head": torch.zeros(3)}, {"c": torch.zeros(1)})]
+    assert at_rest(clients, torch.device("cpu")) is clients
+    (pinned,) = at_rest(clients, torch.device("cuda"))
+    assert isinstance(pinned, Client)
+    assert [tensor.tolist() for tensor in (pinned.counts, pinned.private["head"], pinned.memo["c"])] == [
+        [1, 1], [1, 1, 1], [1],
+    ]  # fmt: skip
