@@ -1,6 +1,7 @@
-"""Run folders made up for the tests, by the package's own writers."""
+"""Run folders and summaries made up for the tests, by the package's own writers."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from fedacd.config import Config
 from fedacd.files import write_safetensors
 from fedacd.records import CONFIG, ENV, MATRICES, ROUNDS
+from fedacd.tables.summaries import write_summaries
 
 
 def make_run(
@@ -76,3 +78,15 @@ def make_many(root: Path, *, seeds: int = 3, **options: Any) -> Path:
                         data__name=data, partition__beta=beta, **options,
                     )  # fmt: skip
     return root
+
+
+def make_summary(folder: Path, **options: Any) -> Path:
+    """The summary of such a run, whose folder is gone."""
+    ((path,), _) = write_summaries([make_run(folder, **options)], folder.parent)
+    shutil.rmtree(folder)
+    return path
+
+
+def ramp(record: dict[str, Any]) -> dict[str, Any]:
+    """Of accuracy round / 100, but 0.9 in round 13."""
+    return record | {"accuracy": 0.9 if record["round"] == 13 else record["round"] / 100}

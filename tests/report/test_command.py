@@ -11,6 +11,7 @@ from fedacd.cli_exits import reporting
 from fedacd.records import ROUNDS
 from fedacd.report import write
 from fedacd.report.command import report
+from fedacd.tables.summaries import write_summaries
 from tests.report.made import make_many, make_run
 
 app = typer.Typer()
@@ -33,6 +34,17 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(tmp_path / "runs"), "-o", str(tmp_path / "page.html")])
     assert result.exit_code == 0
     assert "note: line 13 of" in result.stderr
+
+
+def test_a_page_of_summaries_alone(tmp_path: Path) -> None:
+    write_summaries([make_many(tmp_path / "runs", seeds=2)], tmp_path / "results")
+    results = [
+        CliRunner().invoke(app, [str(tmp_path / name), "-o", str(tmp_path / "a")]) for name in ("runs", "results")
+    ]
+    assert [result.exit_code for result in results] == [0, 0]
+    assert results[0].stdout == results[1].stdout
+    assert "Report of 24 runs" in results[1].stdout
+    assert results[1].stderr.startswith("note: 24 of 24 runs are summaries: ")
 
 
 @pytest.mark.parametrize("where", ["empty", "nowhere"])

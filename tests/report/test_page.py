@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedacd.report import write
+from fedacd.tables.summaries import write_summaries
 from tests.report.browser import Browser, find_chromium
-from tests.report.made import make_many, make_run
+from tests.report.made import make_many, make_run, make_summary
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="Chromium is not installed")
 
@@ -220,4 +221,42 @@ def test_unfinished_and_bare_runs(browser: Browser, tmp_path: Path) -> None:
     assert browser.js("document.querySelector('#table-all small.mark').textContent") == "unfinished: 5 of 12 rounds"
     assert browser.js("[...document.querySelectorAll('.absent:not([hidden])')].length") >= 4
     assert drawn(browser, "curve-plots") == 1
+    assert browser.complaints == []
+
+
+def test_summaries_alone(browser: Browser, tmp_path: Path) -> None:
+    write_summaries([make_many(tmp_path / "runs", seeds=2, rounds=30)], tmp_path / "results")
+    write([tmp_path / "results"], tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    plots = dict.fromkeys(SECTIONS, 0) | dict.fromkeys(["curve-plots", "difference-plots", "risk-plots"], 4)
+    assert {place: drawn(browser, place) for place in SECTIONS} == plots
+    bare = "[...document.querySelectorAll('.absent:not([hidden])')].map(p => p.closest('section').id)"
+    assert browser.js(bare) == ["classes", "partition", "matrices", "weights"]
+    empty = "[...document.querySelectorAll('select')].filter(s => s.checkVisibility() && !s.options.length).length"
+    assert browser.js(empty) == 0
+    assert browser.js("document.querySelector('#curve-plots .plot').data.at(-1).x") == [10, 20, 30]
+    for x in ("seconds", "megabytes"):
+        choose(browser, "curve-x", x)
+        assert browser.js(bare)[0] == "curves"
+        assert drawn(browser, "curve-plots") == 0
+    choose(browser, "curve-x", "round")
+    choose(browser, "risk-metric", "train_loss")
+    assert "risk" in browser.js(bare)
+    assert {*rows(browser, "table-cost", 6)} == {*rows(browser, "table-cost", 7)} == {"–"}
+    assert set(rows(browser, "table-cost", 4)) == {"2 of 2"}
+    assert rows(browser, "table-runs", 10)[0] == "cifar10-0.05-fedacd-0"
+    assert "24 of 24 runs are summaries" in browser.js("document.querySelector('#notes li').textContent")
+    assert browser.complaints == []
+
+
+def test_a_summary_has_no_line_over_seconds(browser: Browser, tmp_path: Path) -> None:
+    make_run(tmp_path / "a", rounds=30)
+    make_summary(tmp_path / "b", method="fedavg", rounds=30)
+    write([tmp_path], tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    legend = "[...document.querySelectorAll('#curve-plots .legend span')].map(s => s.textContent)"
+    assert browser.js(legend) == ["FedACD", "FedAvg"]
+    choose(browser, "curve-x", "seconds")
+    assert browser.js(legend) == ["FedACD"]
+    assert browser.js("document.querySelector('#curve-plots .plot').data.length") == 1
     assert browser.complaints == []

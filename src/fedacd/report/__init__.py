@@ -1,6 +1,6 @@
 """`fedacd report`: any set of runs as one page that says which method is better, by how much, how surely, and why.
 
-read.py       find run folders and read them, whatever state they are in
+read.py       find run folders and summaries and read them, whatever state they are in
 group.py      which runs repeat each other, which compete, and their names
 student.py    the paired test
 compare.py    the comparison table, the differences, the sentences

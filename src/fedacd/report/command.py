@@ -8,7 +8,9 @@ import typer
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, summaries, or folders that hold some.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write one page that compares runs: which method is better, by how much, how surely, and why."""

@@ -19,7 +19,12 @@ PERCENT = ("accuracy", "accuracy_client")
 
 
 def late_mean(run: Run, key: str, end: int | None = None) -> float | None:
-    """The mean of the measured rounds among the last ten up to `end`; the last measured one where there is none."""
+    """The mean of the measured rounds among the last ten up to `end`; the last measured one where there is none.
+
+    A summary knows it exactly at its own end; before that it has the points of its curve.
+    """
+    if key in run.final and end in (None, run.done):
+        return run.final[key]["late"]
     lines = [(line["round"], line[key]) for line in run.rounds if line.get(key) is not None]
     end = run.done if end is None else end
     lines = [(number, value) for number, value in lines if number <= end]
@@ -41,12 +46,28 @@ def row(group: Group) -> dict[str, Any]:
     """The comparison table's numbers of one group."""
     runs = counted(group)
     numbers = {key: spread((late_mean(run, key) for run in runs), 100 if key in PERCENT else 1) for key in METRICS}
-    curves = [[line["accuracy"] for line in run.rounds if line.get("accuracy") is not None] for run in runs]
-    numbers["last"] = spread((curve[-1] for curve in curves if curve), 100)
-    numbers["best"] = spread((max(curve) for curve in curves if curve), 100)
-    numbers["seconds"] = spread(_mean(line.get("seconds") for line in run.rounds) for run in runs)
+    ends = [_last_and_best(run) for run in runs]
+    numbers["last"] = spread((last for last, _ in ends), 100)
+    numbers["best"] = spread((best for _, best in ends), 100)
+    numbers["seconds"] = spread(map(_seconds, runs))
     numbers["megabytes"] = spread((_mean(map(traffic, run.rounds)) for run in runs), 1e-6)
     return numbers
+
+
+def _last_and_best(run: Run) -> tuple[float | None, float | None]:
+    """The accuracy of the last and of the best measured round."""
+    if "accuracy" in run.final:
+        return run.final["accuracy"]["last"], run.final["accuracy"]["best"]
+    curve = [line["accuracy"] for line in run.rounds if line.get("accuracy") is not None]
+    return (curve[-1], max(curve)) if curve else (None, None)
+
+
+def _seconds(run: Run) -> float | None:
+    """Of a round, on average."""
+    if not run.final:
+        return _mean(line.get("seconds") for line in run.rounds)
+    total = run.session.get("seconds")
+    return total / run.done if isinstance(total, int | float) else None
 
 
 def traffic(line: dict[str, Any]) -> float | None:
@@ -85,7 +106,7 @@ def _difference(a: Group, b: Group) -> tuple[Paired, int | None] | None:
     the round that every run has reached."""
     first, second = ({run.seed: run for run in counted(group)} for group in (a, b))
     if not first.keys() & second.keys():
-        first, second = ({run.seed: run for run in group.runs if run.rounds} for group in (a, b))
+        first, second = ({run.seed: run for run in group.runs if run.done} for group in (a, b))
     couples = [(first[seed], second[seed]) for seed in first if seed in second]
     end = min((run.done for couple in couples for run in couple), default=0)
     values = [[late_mean(run, "accuracy", end) for run in couple] for couple in couples]
@@ -98,7 +119,7 @@ def _difference(a: Group, b: Group) -> tuple[Paired, int | None] | None:
 
 def counted(group: Group) -> list[Run]:
     """The runs that a group's numbers are made of: the finished ones, or all that have begun where none is finished."""
-    return [run for run in group.runs if run.rounds and not run.unfinished] or [run for run in group.runs if run.rounds]
+    return [run for run in group.runs if run.done and not run.unfinished] or [run for run in group.runs if run.done]
 
 
 def verdict(test: Paired, adjusted: float | None) -> str:

@@ -80,7 +80,7 @@ def _run(run: Run, problem: int, method: int) -> dict[str, Any]:
         "problem": problem,
         "method": method,
         "seed": run.seed,
-        "name": run.folder.resolve().name,
+        "name": run.name,
         "state": run.unfinished or f"{run.done} rounds",
         "device": str(session.get("device", config.run.device)),
         "precision": config.run.precision,

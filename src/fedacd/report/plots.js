@@ -65,13 +65,15 @@ const UNITS = {
 };
 const AXES = { round: "round", seconds: "seconds", megabytes: "megabytes, all clients" };
 
+// The groups with something to draw: of a summary neither seconds nor megabytes are known.
+const drawable = (problem, metric, x) => groupsOf(problem).filter((g) => g.curves?.[metric] && g.curves[x].some((v) => v !== null));
+
 function curveTraces(problem, metric, x, smooth) {
   const [middle, sd] = smooth ? ["smooth", "smooth_sd"] : ["mean", "sd"];
   const bands = [];
   const lines = [];
-  for (const group of groupsOf(problem)) {
-    const found = group.curves?.[metric];
-    if (!found) continue;
+  for (const group of drawable(problem, metric, x)) {
+    const found = group.curves[metric];
     const xs = group.curves[x];
     const ys = found[middle];
     const name = plain(data.methods[group.method]);
@@ -95,13 +97,13 @@ function curveTraces(problem, metric, x, smooth) {
 
 function drawCurves(id, metric, x, smooth) {
   clear(id);
-  const problems = shownProblems().filter((p) => groupsOf(p).some((g) => g.curves?.[metric]));
+  const problems = shownProblems().filter((p) => drawable(p, metric, x).length);
   if (problems.length === 0) {
     at(id).append(absent("Not recorded in these runs."));
     return;
   }
   for (const problem of problems) {
-    const groups = groupsOf(problem).filter((g) => g.curves?.[metric]);
+    const groups = drawable(problem, metric, x);
     const words = `${UNITS[metric]} over ${AXES[x]} on ${data.problems[problem].title}: ${groups.map((g) => data.methods[g.method]).join(", ")}`;
     const height = narrow.matches ? 300 : problems.length === 1 ? 460 : 340;
     figure(id, data.problems[problem].title, words, height, () => curveTraces(problem, metric, x, smooth), () => ({

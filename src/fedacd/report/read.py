@@ -1,9 +1,9 @@
-"""Find run folders and read them, whatever state they are in."""
+"""Find run folders and summaries and read them, whatever state they are in."""
 
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from fedacd.config import Config
 from fedacd.errors import FedacdError, RecordError
 from fedacd.files import read_about, read_json, read_safetensors
 from fedacd.methods import Tensors
+from fedacd.metrics import METRICS
 from fedacd.records import CONFIG, ENV, MATRICES, MODEL, ROUNDS, read_config
+from fedacd.tables.found import SUMMARY, Found, Numbers, read_summary
 
 DEPTH = 4
 """How deep below a given folder run folders are looked for."""
@@ -25,14 +27,19 @@ _NO_MATTER = frozenset({"run.eval_every", "data.mean", "data.std"})
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """A run folder as far as it could be read."""
+    """A run folder as far as it could be read, or what a summary says of it."""
 
     folder: Path
+    """Of a summary the file."""
     config: Config
+    done: int
+    """How many rounds were run."""
     rounds: list[dict[str, Any]]
-    """The whole lines of rounds.jsonl; a number that is not finite is None."""
+    """The whole lines of rounds.jsonl, or the points of a summary's curve; a number that is not finite is None."""
+    final: Numbers = field(default_factory=dict)
+    """What a summary says that all rounds come to; empty for a folder."""
     session: dict[str, Any]
-    """The last session of env.json, empty where there is none."""
+    """The last session of env.json, empty where there is none; of a summary how it was made."""
     class_names: list[str] | None
     counts: NDArray[np.int64] | None
     """[clients, C] samples of each class; None: not recorded."""
@@ -44,8 +51,9 @@ class Run:
         return self.config.run.seed
 
     @property
-    def done(self) -> int:
-        return int(self.rounds[-1]["round"]) if self.rounds else 0
+    def name(self) -> str:
+        path = self.folder.resolve()
+        return path.stem if self.final else path.name
 
     @property
     def total(self) -> int:
@@ -58,36 +66,67 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Every run in or below these folders, and what was left out and why. No run at all is an error."""
+    """Every run in or below these folders, every summary that is named or directly in one of them, and what was left
+    out and why. No run at all is an error."""
     notes: list[str] = []
     runs: list[Run] = []
-    for folder in _find(paths, notes):
+    for place, found in _find(paths, notes).items():
         try:
-            runs.append(_read(folder, notes))
+            runs.append(_of_summary(found) if found else _read(place, notes))
         except FedacdError as error:
-            notes.append(f"{folder} is left out: {error}")
+            notes.append(f"{place} is left out: {error}")
     if not runs:
         why = f" ({notes[0]})" if notes else ""
         raise RecordError(
             f"no run to report in {', '.join(map(str, paths)) or 'nothing'}{why}. "
-            f"A run folder has a {CONFIG} and a {ROUNDS}."
+            f"A run folder has a {CONFIG} and a {ROUNDS}; a summary is a .json file that holds a '{SUMMARY}'."
         )
-    return _without_twins(runs, notes), notes
+    runs = _without_twins(runs, notes)
+    notes += _about_summaries(runs)
+    return runs, notes
 
 
-def _find(paths: Sequence[Path], notes: list[str]) -> list[Path]:
-    found: dict[Path, Path] = {}
+def _about_summaries(runs: Sequence[Run]) -> list[str]:
+    number = sum(bool(run.final) for run in runs)
+    if not number:
+        return []
+    begins = f"{number} of {len(runs)} runs {'is a summary' if number == 1 else 'are summaries'}"
+    return [
+        f"{begins}: single rounds, every tenth at most, so that an accuracy seems to be reached late; "
+        "the mean of the last 10 at the end alone; nothing of classes, clients, weights, bytes and losses"
+    ]
+
+
+def _find(paths: Sequence[Path], notes: list[str]) -> dict[Path, Found | None]:
+    """Run folders, and summaries with what they hold, each once."""
+    found: dict[Path, tuple[Path, Found | None]] = {}
     for path in paths:
         if not path.exists():
-            raise RecordError(f"{path} does not exist: name run folders, or folders that hold run folders.")
-        if not path.is_dir():
-            notes.append(f"{path} is left out: it is a file, not a run folder")
+            raise RecordError(f"{path} does not exist: name run folders, summaries, or folders that hold some.")
+        said = len(notes)
+        here: dict[Path, Found | None] = {summary.path: summary for summary in _summaries(path, notes)}
+        here |= dict.fromkeys(_below(path, notes) if path.is_dir() else [])
+        if not here and len(notes) == said:
+            why = "it holds no fedacd run" if path.is_dir() else "it is neither a run folder nor a summary"
+            notes.append(f"{path} is left out: {why}")
+        for place, summary in here.items():
+            found.setdefault(place.resolve(), (place, summary))
+    return dict(found.values())
+
+
+def _summaries(path: Path, notes: list[str]) -> list[Found]:
+    """The summary that a file is, or those directly in a folder that is no run."""
+    if (path / CONFIG).exists():
+        return []
+    found: list[Found] = []
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        if file.suffix != ".json" or file.name.startswith(".") or not file.is_file():
             continue
-        below = list(_below(path, notes))
-        if not below:
-            notes.append(f"{path} is left out: it holds no fedacd run")
-        found |= {folder.resolve(): folder for folder in below if folder.resolve() not in found}
-    return list(found.values())
+        try:
+            found += read_summary(file)
+        except FedacdError as error:
+            notes.append(f"{file} is left out: {error}")
+    return found
 
 
 def _below(path: Path, notes: list[str]) -> list[Path]:
@@ -114,15 +153,54 @@ def _read(folder: Path, notes: list[str]) -> Run:
             names = read_about(folder / MODEL, "model").get("class_names")
         except RecordError:
             notes.append(f"{folder / MODEL} cannot be read: the classes have no names")
+    rounds = _rounds(folder / ROUNDS, notes)
     return Run(
         folder=folder,
         config=read_config(folder),
-        rounds=_rounds(folder / ROUNDS, notes),
+        done=int(rounds[-1]["round"]) if rounds else 0,
+        rounds=rounds,
         session=_session(folder / ENV),
         class_names=[str(name) for name in names] if names else None,
         counts=None if counts is None else counts.numpy(),
         matrices=tensors,
     )
+
+
+def _of_summary(found: Found) -> Run:
+    assert found.summary is not None
+    try:
+        final, rounds = _final(found.summary["final"]), _points(found.summary["curve"])
+        made = {key: _finite(value) for key, value in found.summary.get("made", {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"{found.path} is a damaged summary ({type(error).__name__}: {error}).") from None
+    return Run(
+        folder=found.path,
+        config=Config.build(found.settings),
+        done=found.done,
+        rounds=rounds,
+        final=final,
+        session=made,
+        class_names=None,
+        counts=None,
+        matrices={},
+    )
+
+
+def _final(numbers: Numbers) -> Numbers:
+    final = {key: {which: float(value) for which, value in numbers[key].items()} for key in METRICS if key in numbers}
+    if not all(math.isfinite(value) for values in final.values() for value in values.values()):
+        raise ValueError("a final number is not finite")
+    return final
+
+
+def _points(curve: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """A line for every point of a curve."""
+    known = [key for key in METRICS if key in curve]
+    points = zip(curve["round"], *(curve[key] for key in known), strict=True)
+    return [
+        {"round": int(number)} | {key: _finite(float(value)) for key, value in zip(known, values, strict=True)}
+        for number, *values in points
+    ]
 
 
 def _rounds(path: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -170,14 +248,15 @@ def _matrices(folder: Path, notes: list[str]) -> Tensors:
 
 
 def _without_twins(runs: Sequence[Run], notes: list[str]) -> list[Run]:
-    """One run of each config: the one that went furthest."""
+    """One run of each config: the one that went furthest, and a folder before a summary, which knows less."""
     best: dict[str, Run] = {}
     for run in runs:
         key = repr(sorted((name, value) for name, value in run.config.identity().items() if name not in _NO_MATTER))
         other = best.setdefault(key, run)
         if other is run:
             continue
-        kept, left = (run, other) if run.done > other.done else (other, run)
+        better = (run.done, not run.final) > (other.done, not other.final)
+        kept, left = (run, other) if better else (other, run)
         best[key] = kept
         notes.append(f"{left.folder} is left out: {kept.folder} holds the same run")
     return list(best.values())

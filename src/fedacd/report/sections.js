@@ -179,7 +179,7 @@ function fillCost() {
 
 function drawNotes() {
   const list = data.notes.map((note) => make("li", {}, note));
-  at("notes").replaceChildren(...(list.length ? [make("h3", {}, "Left out"), make("ul", { class: "notes" }, ...list)] : []));
+  at("notes").replaceChildren(...(list.length ? [make("h3", {}, "Notes"), make("ul", { class: "notes" }, ...list)] : []));
 }
 
 const drawAccuracy = () => drawCurves("curve-plots", "accuracy", at("curve-x").value, at("curve-smooth").checked);

@@ -33,7 +33,7 @@ def thin(length: int) -> list[int]:
 def curves(group: Group) -> dict[str, Any]:
     """Mean and standard deviation over seeds of every metric, plain and as the mean of the last ten rounds."""
     runs = [run for run in group.runs if run.rounds]
-    rounds = sorted({line["round"] for run in runs for line in run.rounds if _measured(line)})
+    rounds = _drawn(runs)
     shown = thin(len(rounds))
     shape: dict[str, Any] = {"round": [rounds[i] for i in shown]}
     for name, of_run in (("seconds", cumulative_seconds), ("megabytes", cumulative_megabytes)):
@@ -43,11 +43,21 @@ def curves(group: Group) -> dict[str, Any]:
         values = scale * _table(rounds, [{line["round"]: line.get(key) for line in run.rounds} for run in runs])
         if np.isnan(values).all():
             continue
-        smooth = np.stack([_trailing(rounds, line) for line in values])
+        smooth = scale * _table(rounds, [_trailing(run, key) for run in runs])
         shape[key] = {"mean": _listed(_mean(values), shown, digits), "sd": _listed_sd(values, shown, digits)}
         shape[key] |= {"smooth": _listed(_mean(smooth), shown, digits)}
         shape[key] |= {"smooth_sd": _listed_sd(smooth, shown, digits)}
     return shape
+
+
+def _drawn(runs: Sequence[Run]) -> list[int]:
+    """The rounds that any run has measured. Beside a summary a round must be measured by all that have come so far: a
+    mean over more runs at every tenth round than between would zigzag."""
+    measured = [{line["round"] for line in run.rounds if _measured(line)} for run in runs]
+    rounds = sorted(set[int]().union(*measured))
+    if not any(run.final for run in runs):
+        return rounds
+    return [r for r in rounds if all(r in own or r > run.done for run, own in zip(runs, measured, strict=True))]
 
 
 def _measured(line: dict[str, Any]) -> bool:
@@ -66,16 +76,16 @@ def _mean(values: Array) -> Array:
     return mean
 
 
-def _trailing(rounds: Sequence[int], values: Array) -> Array:
-    """The mean of the values of the last ten rounds, at every round."""
-    known = ~np.isnan(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0))])
-    counts = np.concatenate([[0], np.cumsum(known)])
-    start = np.searchsorted(rounds, np.array(rounds) - LATE, side="right")
-    end = np.arange(len(rounds)) + 1
-    n = counts[end] - counts[start]
-    smooth: Array = np.where(known & (n > 0), (sums[end] - sums[start]) / np.maximum(n, 1), np.nan)
-    return smooth
+def _trailing(run: Run, key: str) -> dict[int, float | None]:
+    """The mean of the values of the last ten rounds, at every round; a summary's own at the end of its curve."""
+    lines = [line for line in run.rounds if line.get(key) is not None]
+    if not lines:
+        return {}
+    rounds = np.array([line["round"] for line in lines])
+    sums = np.concatenate([[0.0], np.cumsum([line[key] for line in lines])])
+    start, end = np.searchsorted(rounds, rounds - LATE, side="right"), np.arange(len(lines)) + 1
+    smooth = dict(zip(rounds.tolist(), ((sums[end] - sums[start]) / (end - start)).tolist(), strict=True))
+    return smooth | ({lines[-1]["round"]: run.final[key]["late"]} if key in run.final else {})
 
 
 def _listed(values: Array, shown: Sequence[int], digits: int) -> list[float | None]:

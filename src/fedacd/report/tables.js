@@ -170,7 +170,7 @@ function drawRuns() {
     { title: "torch", value: (run) => run.torch || null },
     { title: "Commit", value: (run) => run.commit || null },
     { title: "Started", value: (run) => run.started || null },
-    { title: "Folder", value: (run) => run.name },
+    { title: "Name", value: (run) => run.name },
   ];
   table("table-runs", "Runs", columns, data.runs.filter(shows));
 }
