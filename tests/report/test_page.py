@@ -228,10 +228,12 @@ def test_summaries_alone(browser: Browser, tmp_path: Path) -> None:
     write_summaries([make_many(tmp_path / "runs", seeds=2, rounds=30)], tmp_path / "results")
     write([tmp_path / "results"], tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
-    plots = dict.fromkeys(SECTIONS, 0) | dict.fromkeys(["curve-plots", "difference-plots", "risk-plots"], 4)
+    plots = dict.fromkeys(SECTIONS, 0) | dict.fromkeys(
+        ["curve-plots", "difference-plots", "risk-plots", "class-plots"], 4
+    )
     assert {place: drawn(browser, place) for place in SECTIONS} == plots
     bare = "[...document.querySelectorAll('.absent:not([hidden])')].map(p => p.closest('section').id)"
-    assert browser.js(bare) == ["classes", "partition", "matrices", "weights"]
+    assert browser.js(bare) == ["partition", "matrices", "weights"]
     empty = "[...document.querySelectorAll('select')].filter(s => s.checkVisibility() && !s.options.length).length"
     assert browser.js(empty) == 0
     assert browser.js("document.querySelector('#curve-plots .plot').data.at(-1).x") == [10, 20, 30]

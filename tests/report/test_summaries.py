@@ -100,7 +100,7 @@ def test_of_a_folder_and_its_summary_the_folder_counts(tmp_path: Path) -> None:
     for paths in ([summary, folder], [folder, summary]):
         (run,), notes = read_runs(paths)
         assert run.folder == folder
-        assert notes == [f"{summary} is left out: {folder} holds the same run"]
+        assert notes == []
 
 
 def test_a_summary_counts_before_a_folder_that_has_not_come_so_far(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_smooth_curve_ends_in_the_tables_number(tmp_path: Path) -> None:
     curves = group["curves"]
     assert (curves["round"], curves["seconds"], curves["megabytes"]) == ([10, 20], [None] * 2, [None] * 2)
     assert curves["accuracy"] == {"mean": [10, 20], "sd": None, "smooth": [10, 20.5], "smooth_sd": None}
-    assert (group["per_class"], "train_loss" in curves) == (None, False)
+    assert "train_loss" not in curves
 
 
 def test_a_mixed_group_is_drawn_where_all_are_measured(tmp_path: Path) -> None:
@@ -190,3 +190,20 @@ def test_an_unfinished_run_does_not_cut_a_mixed_group(tmp_path: Path) -> None:
 def test_the_cost_of_an_accuracy_counts_points(tmp_path: Path) -> None:
     (run,), _ = read_runs([make_summary(tmp_path / "a", rounds=25, change=ramp)])
     assert records(run) == [[10, None, None, 10.0], [20, None, None, 20.0]]
+
+
+def test_the_accuracy_of_each_class_is_the_runs(tmp_path: Path) -> None:
+    classes = [0.5, 0.25, None]
+
+    def change(record: dict[str, Any]) -> dict[str, Any]:
+        values = [None if value is None else value + record["round"] / 250 for value in classes]
+        return record | {"per_class": values}
+
+    path = make_summary(tmp_path / "a", rounds=25, change=change)
+    # Rounds 16 to 25: 20.5/250 on average.
+    assert json.loads(path.read_text())["classes"] == [0.582, 0.332, None]
+    from_run = collect([make_run(tmp_path / "run", rounds=25, change=change)])
+    assert collect([path])["groups"][0]["per_class"] == from_run["groups"][0]["per_class"] == [58.2, 33.2, None]
+    damage(path, classes=["x"])
+    with pytest.raises(RecordError, match="damaged summary"):
+        read_runs([path])

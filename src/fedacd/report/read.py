@@ -93,7 +93,8 @@ def _about_summaries(runs: Sequence[Run]) -> list[str]:
     begins = f"{number} of {len(runs)} runs {'is a summary' if number == 1 else 'are summaries'}"
     return [
         f"{begins}: single rounds, every tenth at most, so that an accuracy seems to be reached late; "
-        "the mean of the last 10 at the end alone; nothing of classes, clients, weights, bytes and losses"
+        "the mean of the last 10 at the end alone; nothing of clients, weights, bytes and losses, "
+        "and in older ones nothing of classes"
     ]
 
 
@@ -170,6 +171,8 @@ def _of_summary(found: Found) -> Run:
     assert found.summary is not None
     try:
         final, rounds = _final(found.summary["final"]), _points(found.summary["curve"])
+        if rounds and (classes := found.summary.get("classes")):
+            rounds[-1]["per_class"] = [None if value is None else _finite(float(value)) for value in classes]
         made = {key: _finite(value) for key, value in found.summary.get("made", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"{found.path} is a damaged summary ({type(error).__name__}: {error}).") from None
@@ -258,5 +261,6 @@ def _without_twins(runs: Sequence[Run], notes: list[str]) -> list[Run]:
         better = (run.done, not run.final) > (other.done, not other.final)
         kept, left = (run, other) if better else (other, run)
         best[key] = kept
-        notes.append(f"{left.folder} is left out: {kept.folder} holds the same run")
+        if not left.final or kept.final:  # a summary beside its own run is as it should be
+            notes.append(f"{left.folder} is left out: {kept.folder} holds the same run")
     return list(best.values())

@@ -5,6 +5,7 @@ config   every setting as section.key
 rounds   how many there are
 final    of every metric the mean over the last ten rounds (late), the last and the best round
 curve    every metric at every tenth round
+classes  test accuracy of every class, the mean over the last ten rounds; not in older summaries
 made     device, versions, commit, first start, last end, seconds of all rounds
 """
 
@@ -37,6 +38,7 @@ def summarise(run: Path) -> dict[str, Any]:
         "config": settings,
         "rounds": len(rounds),
         "final": judge(rounds),
+        "classes": _classes(rounds),
         "made": _made(run) | {"seconds": round(sum(line["seconds"] for line in rounds), 1)},
     }
     every = EVERY
@@ -85,6 +87,13 @@ def _curve(rounds: Sequence[Mapping[str, Any]], every: int) -> dict[str, list[An
     curve: dict[str, list[Any]] = {"round": [line["round"] for line in shown]}
     known = [key for key in METRICS if all(line.get(key) is not None for line in shown)]
     return curve | {key: [float(f"{line[key]:.4g}") for line in shown] for key in known}
+
+
+def _classes(rounds: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """None for a class without test images."""
+    late = [line["per_class"] for line in rounds[-10:] if line.get("per_class")]
+    columns = [[value for value in column if value is not None] for column in zip(*late, strict=True)]
+    return [float(f"{sum(column) / len(column):.4g}") if column else None for column in columns]
 
 
 def _made(run: Path) -> dict[str, Any]:
