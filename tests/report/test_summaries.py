@@ -2,6 +2,8 @@
 
 import functools
 import json
+import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,10 @@ def test_foreign_files_are_passed_over_unless_they_are_named(tmp_path: Path) -> 
         {"curve": None},
         {"curve": {"round": [10, 20], "accuracy": [0.5]}},
         {"curve": {"round": [10], "accuracy": [None]}},
+        {"curve": {"round": [math.inf], "accuracy": [0.5]}},
+        {"rounds": math.inf},
+        {"rounds": -3},
+        {"classes": "12"},
         {"made": 3},
         {"config": {}},
         {"config": {"method.name": "fedavg", "train.lr": "fast"}},
@@ -207,3 +213,20 @@ def test_the_accuracy_of_each_class_is_the_runs(tmp_path: Path) -> None:
     damage(path, classes=["x"])
     with pytest.raises(RecordError, match="damaged summary"):
         read_runs([path])
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_summary(tmp_path / "a")
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    scandir = os.scandir
+
+    def refusing(path: Any) -> Any:
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os, "listdir", refusing)  # what pathlib asks
+    runs, notes = read_runs([tmp_path / "a.json", closed])
+    assert ([run.name for run in runs], notes[0]) == (["a"], f"{closed} is left out: Permission denied")

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedacd.errors import RecordError
+from fedacd.records import ROUNDS
 from fedacd.tables import render
 from fedacd.tables.cells import fill
 from fedacd.tables.declare import TABLES
@@ -69,3 +70,16 @@ def test_damaged_and_foreign_files(wanted: Wanted, tmp_path: Path) -> None:
     seen = read_from(lambda precision: wanted, [tmp_path], None)
     assert len(seen.matched.done) == 1
     assert ["broken" in seen.notes[0], "damaged summary" in seen.notes[1]] == [True, True]
+
+
+@pytest.mark.parametrize(("number", "kept"), [(200, True), (201, False)])
+def test_the_accuracy_of_many_classes_is_left_out(number: int, kept: bool, tmp_path: Path) -> None:
+    want = Wanted(TABLES[1], seeds=[0], rounds=200, precision="bf16").runs[0]
+    run = made_run(tmp_path, want, [0.123456789 + i / 7000 for i in range(200)])
+    lines = [
+        json.loads(line) | {"per_class": [0.123456789] * number} for line in (run / ROUNDS).read_text().splitlines()
+    ]
+    (run / ROUNDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    content = summarise(run)
+    assert ("classes" in content) == kept
+    assert len(content["curve"]["round"]) == 20

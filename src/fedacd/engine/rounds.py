@@ -61,9 +61,9 @@ class Simulation:
         self._begin_from(State(0, server, clients))
 
     def _begin_from(self, state: State) -> None:
-        state = state._replace(clients=at_rest(state.clients, self.device))
         self.state = state
         self._head = state._replace(server=to_device(state.server, self.device))
+        self._at_rest = self.device.type != "cuda" or self.world.size > 1  # other ranks' lie in ordinary memory
         self._open: Round | None = None
         self._closed: list[Closed] = []
         self._since = time.perf_counter()
@@ -93,6 +93,10 @@ class Simulation:
 
     def open(self) -> dict[int, Job]:
         """Start the next round: the jobs of its participants by client number, those with the most steps first."""
+        if not self._at_rest:
+            clients = at_rest(self._head.clients)
+            self.state, self._head = (state._replace(clients=clients) for state in (self.state, self._head))
+            self._at_rest = True
         train, seed, round_ = self.config.train, self.config.run.seed, self._head.round + 1
         chosen = participants(seed, round_, len(self.members), train.participation).tolist()
         mine = self.world.share({number: len(self.members[number]) for number in chosen})

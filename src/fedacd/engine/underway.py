@@ -113,14 +113,12 @@ def stand_ins(witnesses: Tensor, shapes: Tensors) -> Tensors:
     return {name: witness.to(like.dtype).expand(like.shape) for witness, (name, like) in pairs}
 
 
-def at_rest(clients: list[Client], device: torch.device) -> list[Client]:
-    """Clients as they lie on the host: of a GPU, in memory that it can reach.
+def at_rest(clients: list[Client]) -> list[Client]:
+    """Clients as they lie on a GPU's host: in pinned memory, which it can reach.
 
     Such memory is slow to get and quick to use again. Had the clients none at the start, each would need some when it
     first comes back from training; now it gets what another has left.
     """
-    if device.type != "cuda":
-        return clients
     pinned: list[Client] = tree_map(lambda tensor: tensor.pin_memory(), clients)
     return pinned
 

@@ -81,6 +81,7 @@ def _run(run: Run, problem: int, method: int) -> dict[str, Any]:
         "method": method,
         "seed": run.seed,
         "name": run.name,
+        "summary": bool(run.final),
         "state": run.unfinished or f"{run.done} rounds",
         "device": str(session.get("device", config.run.device)),
         "precision": config.run.precision,

@@ -117,10 +117,14 @@ def _find(paths: Sequence[Path], notes: list[str]) -> dict[Path, Found | None]:
 
 def _summaries(path: Path, notes: list[str]) -> list[Found]:
     """The summary that a file is, or those directly in a folder that is no run."""
-    if (path / CONFIG).exists():
-        return []
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+    except OSError:
+        return []  # `_below` says so
     found: list[Found] = []
-    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+    if any(file.name == CONFIG for file in files):
+        return found
+    for file in files:
         if file.suffix != ".json" or file.name.startswith(".") or not file.is_file():
             continue
         try:
@@ -171,10 +175,11 @@ def _of_summary(found: Found) -> Run:
     assert found.summary is not None
     try:
         final, rounds = _final(found.summary["final"]), _points(found.summary["curve"])
-        if rounds and (classes := found.summary.get("classes")):
-            rounds[-1]["per_class"] = [None if value is None else _finite(float(value)) for value in classes]
+        classes = list[float | None](found.summary.get("classes", []))
+        if rounds and classes:
+            rounds[-1]["per_class"] = [None if value is None else _finite(value + 0.0) for value in classes]
         made = {key: _finite(value) for key, value in found.summary.get("made", {}).items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RecordError(f"{found.path} is a damaged summary ({type(error).__name__}: {error}).") from None
     return Run(
         folder=found.path,

@@ -212,8 +212,9 @@ function start() {
   const open = data.runs.filter((run) => run.state.startsWith("unfinished")).length;
   at("made").textContent = `${folders}${open ? `, ${open} unfinished` : ""}. Written ${data.made}.`;
   if (window.matchMedia("(max-width: 62rem)").matches) at("panel").open = false;
-  // Many lines of single rounds cannot be told apart.
-  for (const id of ["curve-smooth", "risk-smooth"]) at(id).checked = data.methods.length > 6;
+  // Many lines of single rounds cannot be told apart. But of summaries there are single rounds alone: all are drawn alike.
+  const smooth = data.methods.length > 6 && !data.runs.some((run) => run.summary);
+  for (const id of ["curve-smooth", "risk-smooth"]) at(id).checked = smooth;
   for (const [id, draw] of Object.entries(CONTROLS)) at(id).addEventListener("change", draw);
   at("filters").addEventListener("submit", (event) => event.preventDefault());
   const again = () => { drawFilters(); render(); };

@@ -122,7 +122,9 @@ def read_summary(path: Path) -> list[Found]:
             for which in ("late", "last", "best"):
                 float(content["final"][key][which])
         done = int(content["rounds"])
-    except (KeyError, TypeError, ValueError) as error:
+        if done < 1:
+            raise ValueError("no round")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"{path} is a damaged summary ({type(error).__name__}: {error}).") from None
     return [Found(path=path, settings=settings, done=done, summary=content, key=key_of(settings))]
 

@@ -5,7 +5,7 @@ config   every setting as section.key
 rounds   how many there are
 final    of every metric the mean over the last ten rounds (late), the last and the best round
 curve    every metric at every tenth round
-classes  test accuracy of every class, the mean over the last ten rounds; not in older summaries
+classes  test accuracy of every class, the mean over the last ten rounds; not of more than 200, nor in older summaries
 made     device, versions, commit, first start, last end, seconds of all rounds
 """
 
@@ -23,6 +23,7 @@ from fedacd.tables.found import SUMMARY, judge
 from fedacd.tables.merge import runs_in
 
 MOST_BYTES = 5000
+MOST_CLASSES = 200
 EVERY = 10
 
 
@@ -38,9 +39,10 @@ def summarise(run: Path) -> dict[str, Any]:
         "config": settings,
         "rounds": len(rounds),
         "final": judge(rounds),
-        "classes": _classes(rounds),
         "made": _made(run) | {"seconds": round(sum(line["seconds"] for line in rounds), 1)},
     }
+    if len(classes := _classes(rounds)) <= MOST_CLASSES:
+        found["classes"] = classes
     every = EVERY
     while len(_bytes(found | {"curve": _curve(rounds, every)})) > MOST_BYTES and every < len(rounds):
         every *= 2
