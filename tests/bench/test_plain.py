@@ -98,7 +98,7 @@ def test_it_learns_digits(digits: Dataset, method: str) -> None:
     recipe = dataclasses.replace(recipe, mixup=method == "fedacd")
     model = SmallCNN(digits.shape, digits.num_classes)
     clients = torch.randperm(len(data.labels)).chunk(4)
-    for _ in range(10):
+    for _ in range(8):
         plain.federated_round(model, data, clients[:3], recipe, recipe.lr)
     model.eval()
     x = data.normalise(torch.tensor(digits.x_test).permute(0, 3, 1, 2))
