@@ -13,6 +13,8 @@ A class without test samples is left out, and priors are renormalised over the c
 Shapes: C classes, M clients, R local models.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -104,3 +106,12 @@ def local_metrics(on_test: Tally, on_own: Tally, priors: Tensor) -> dict[str, An
         "kl_test": float(kl_divergence(on_test).mean()),
         "kl_test_99": float(kl_divergence(on_test, 0.99).mean()),
     }
+
+
+def class_means(rows: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """The mean of `per_class` over rounds or runs; None for a class of which nothing is known."""
+    means: list[float | None] = []
+    for column in zip(*rows, strict=False):
+        known = [value for value in column if value is not None]
+        means.append(math.fsum(known) / len(known) if known else None)
+    return means

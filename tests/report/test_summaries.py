@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -219,14 +220,13 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
     make_summary(tmp_path / "a")
     closed = tmp_path / "closed"
     closed.mkdir()
-    scandir = os.scandir
 
-    def refusing(path: Any) -> Any:
+    def refusing(ask: Callable[[Any], Any], path: Any) -> Any:
         if Path(path) == closed:
             raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
+        return ask(path)
 
-    monkeypatch.setattr(os, "scandir", refusing)
-    monkeypatch.setattr(os, "listdir", refusing)  # what pathlib asks
+    for name in ("scandir", "listdir"):  # what os.walk and pathlib ask; root may read everything
+        monkeypatch.setattr(os, name, functools.partial(refusing, getattr(os, name)))
     runs, notes = read_runs([tmp_path / "a.json", closed])
     assert ([run.name for run in runs], notes[0]) == (["a"], f"{closed} is left out: Permission denied")

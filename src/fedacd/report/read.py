@@ -174,7 +174,7 @@ def _read(folder: Path, notes: list[str]) -> Run:
 def _of_summary(found: Found) -> Run:
     assert found.summary is not None
     try:
-        final, rounds = _final(found.summary["final"]), _points(found.summary["curve"])
+        rounds = _points(found.summary["curve"])
         classes = list[float | None](found.summary.get("classes", []))
         if rounds and classes:
             rounds[-1]["per_class"] = [None if value is None else _finite(value + 0.0) for value in classes]
@@ -186,19 +186,12 @@ def _of_summary(found: Found) -> Run:
         config=Config.build(found.settings),
         done=found.done,
         rounds=rounds,
-        final=final,
+        final=found.numbers(),
         session=made,
         class_names=None,
         counts=None,
         matrices={},
     )
-
-
-def _final(numbers: Numbers) -> Numbers:
-    final = {key: {which: float(value) for which, value in numbers[key].items()} for key in METRICS if key in numbers}
-    if not all(math.isfinite(value) for values in final.values() for value in values.values()):
-        raise ValueError("a final number is not finite")
-    return final
 
 
 def _points(curve: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:

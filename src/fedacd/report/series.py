@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedacd.metrics import METRICS
+from fedacd.metrics import METRICS, class_means
 from fedacd.report.compare import LATE, PERCENT, counted, traffic
 from fedacd.report.group import Group
 from fedacd.report.read import Run
@@ -151,16 +151,8 @@ def per_class(group: Group) -> list[float | None] | None:
         if not known:
             continue
         late = [line["per_class"] for line in known if line["round"] > run.done - LATE] or [known[-1]["per_class"]]
-        rows.append(_column_means(late))
-    return [None if v is None else round(100 * v, 1) for v in _column_means(rows)] if rows else None
-
-
-def _column_means(rows: Sequence[Sequence[float | None]]) -> list[float | None]:
-    means: list[float | None] = []
-    for column in zip(*rows, strict=False):
-        known = [value for value in column if value is not None]
-        means.append(math.fsum(known) / len(known) if known else None)
-    return means
+        rows.append(class_means(late))
+    return [None if v is None else round(100 * v, 1) for v in class_means(rows)] if rows else None
 
 
 def weights(run: Run) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """Which runs there are: run folders and summaries, read only as far as a question needs."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +121,8 @@ def read_summary(path: Path) -> list[Found]:
             if key in NEWER and key not in content["final"]:
                 continue
             for which in ("late", "last", "best"):
-                float(content["final"][key][which])
+                if not math.isfinite(content["final"][key][which]):
+                    raise ValueError(f"{key} is not finite")
         done = int(content["rounds"])
         if done < 1:
             raise ValueError("no round")

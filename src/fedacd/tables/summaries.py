@@ -17,7 +17,7 @@ from typing import Any
 
 from fedacd.errors import RecordError
 from fedacd.files import read_json, write_atomically, writing
-from fedacd.metrics import METRICS
+from fedacd.metrics import METRICS, class_means
 from fedacd.records import ENV, read_config, read_rounds
 from fedacd.tables.found import SUMMARY, judge
 from fedacd.tables.merge import runs_in
@@ -94,8 +94,7 @@ def _curve(rounds: Sequence[Mapping[str, Any]], every: int) -> dict[str, list[An
 def _classes(rounds: Sequence[Mapping[str, Any]]) -> list[float | None]:
     """None for a class without test images."""
     late = [line["per_class"] for line in rounds[-10:] if line.get("per_class")]
-    columns = [[value for value in column if value is not None] for column in zip(*late, strict=True)]
-    return [float(f"{sum(column) / len(column):.4g}") if column else None for column in columns]
+    return [None if mean is None else float(f"{mean:.4g}") for mean in class_means(late)]
 
 
 def _made(run: Path) -> dict[str, Any]:
