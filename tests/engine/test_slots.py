@@ -130,6 +130,10 @@ def test_slots_equal_the_loop(name: str, data: Dataset) -> None:
     assert_slots_equal_the_loop(two_runs(data, name), 1e-4 if name == "feddecorr" else 1e-5)
 
 
+def test_runs_of_different_epochs_share_slots(data: Dataset) -> None:
+    assert_slots_equal_the_loop([a_run(data, "fednova", train__epochs=epochs) for epochs in (1, 3)])
+
+
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedrod"])
 def test_what_clients_keep_comes_back_from_slots(name: str, data: Dataset) -> None:
     """Against the test above being empty: it is there and has moved."""

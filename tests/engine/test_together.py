@@ -37,9 +37,9 @@ def a_run(data: Dataset, model: Any = None, **options: Any) -> Setup:
     [
         {"run__seed": 1}, {"partition__beta": 0.5}, {"train__lr": 0.1}, {"method__lam": 0.5}, {"method__tau": 0.5},
         {"train__momentum": 0.5}, {"train__weight_decay": 0.1}, {"train__clip": 1.0}, {"train__lr_decay": 0.5},
-        {"train__rounds": 7}, {"train__participation": 1.0}, {"partition__clients": 9}, {"run__eval_every": 2},
+        {"train__rounds": 7}, {"train__epochs": 3}, {"train__participation": 1.0}, {"partition__clients": 9},
         {"train__mixup_alpha": 1.0}, {"train__mixup_partners": "even"}, {"run__save_every": 2},
-        {"method__missing": 0.1},
+        {"method__missing": 0.1}, {"run__eval_every": 2},
     ],
     ids=str,
 )  # fmt: skip
@@ -116,6 +116,14 @@ def test_slots_have_room_for_the_longest_client_of_all_runs(data: Dataset) -> No
     longest = max(len(members) for run in runs for members in run.members)
     assert longest > max(map(len, runs[0].members))
     assert 2 * -(-longest // 64) == trainer.S
+
+
+def test_slots_have_room_for_the_most_epochs_of_all_runs(data: Dataset) -> None:
+    one, more = a_run(data), a_run(data, train__epochs=7)
+    trainer, alone = trainer_for([one, more], pytest.fail), trainer_for([one], pytest.fail)
+    assert isinstance(trainer, Slots)
+    assert isinstance(alone, Slots)
+    assert trainer.S == alone.S / 2 * 7
 
 
 @pytest.mark.parametrize(

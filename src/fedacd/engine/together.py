@@ -55,8 +55,7 @@ def trainer_for(group: Sequence[Setup], say: Say, at_once: int = AT_ONCE, ranks:
     except Exception as error:
         say(f"training one client at a time: this run cannot be stacked ({type(error).__name__}: {str(error)[:160]})")
         return Loop()
-    longest = max(max(map(len, setup.members)) for setup in group)
-    S = first.train.epochs * math.ceil(longest / first.train.batch_size)
+    S = max(_steps(setup) for setup in group)
     useful = math.ceil(sum(_width(setup) for setup in group[:at_once]) / ranks)
     # The same bits alone and in company take the same number of slots.
     K = first.run.slots or (SLOTS if first.run.deterministic else min(SLOTS, useful))
@@ -73,6 +72,12 @@ def workers_for(setup: Setup) -> int:
             return 1
         raise ConfigError(f"run.workers = {wanted}: this process cannot be forked any more; use 1, or torchrun.")
     return wanted or min(cores(), _participants(setup))
+
+
+def _steps(setup: Setup) -> int:
+    """Of its longest client, in a round."""
+    train = setup.config.train
+    return train.epochs * math.ceil(max(map(len, setup.members)) / train.batch_size)
 
 
 def _width(setup: Setup) -> float:
@@ -94,7 +99,7 @@ def _program(setup: Setup, tried: dict[str, list[str]]) -> Mapping[str, Any]:
     config, method = setup.config, setup.method
     settings = config.flat()
     shared = {key: value for key, value in settings.items() if key.split(".")[0] in ("data", "model")}
-    shared |= {key: settings[key] for key in ("train.batch_size", "train.epochs", "train.mixup")}
+    shared |= {key: settings[key] for key in ("train.batch_size", "train.mixup")}
     shared |= {key: settings[key] for key in ("run.precision", "run.device", "run.slots", "run.deterministic")}
     fixed = {key: value for key, value in vars(method).items() if not isinstance(value, float)}
     kind = json.dumps([shared, f"{type(method).__module__}.{type(method).__qualname__}", fixed], default=str)
