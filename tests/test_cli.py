@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from fedacd.cli import app, split_list
 from fedacd.config import Config
+from fedacd.data import Dataset
+from fedacd.data import load as load_data
 from fedacd.methods import METHODS
 from fedacd.records import read_config, read_rounds
 
@@ -163,6 +165,18 @@ def test_a_records_config_repeats_the_run() -> None:
         for name in ("first", "second")
     )
     assert first == second
+
+
+def test_a_sweep_reads_its_data_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def load(name: str) -> Dataset:
+        read.append(name)
+        return load_data(name)
+
+    monkeypatch.setattr("fedacd.data.load", load)
+    invoke("sweep", *TINY, "--seed", "0,1", "--rounds", "1")
+    assert read == ["digits"]
 
 
 def test_sweep_over_comma_lists() -> None:

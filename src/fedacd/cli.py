@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a run failed, 2 the user's input was wrong, 130 interrupte
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import itertools
 import os
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import fedacd
+from fedacd import data
 from fedacd.api import OPTIONS, Result, train_all
 from fedacd.bench.command import bench
 from fedacd.cli_data import data_app
@@ -157,20 +159,20 @@ def sweep(settings: dict[str, Any], texts: dict[str, str], track: str | None) ->
     if len(parents := choices.pop("run.out", [settings.pop("run.out", "runs")])) > 1:
         raise ConfigError(f"run.out = {texts['run.out']!r}: a sweep has one folder, in which its runs get theirs.")
     varied = [key for key, items in choices.items() if len(items) > 1]
-    plans = []
+    load = functools.cache(data.load)  # runs share their data
+    setups: dict[str, Setup] = {}
     # Every combination is prepared before the first one trains, so that a mistake in the last is found now.
-    for combination in itertools.product(*choices.values()):
-        values = settings | dict(zip(choices, combination, strict=True))
-        plans.append(values | {"run.out": str(Path(parents[0]) / prepare(values).out.name)})
-    if len({values["run.out"] for values in plans}) < len(plans):
-        raise ConfigError(f"some of these runs are the same run: {', '.join(varied)} must make a difference.")
-    setups, labels = [prepare(values) for values in plans], []
-    for number, values in enumerate(plans, 1):
+    combinations = list(itertools.product(*choices.values()))
+    for number, combination in enumerate(combinations, 1):
+        values = dict(zip(choices, combination, strict=True))
+        setup = prepare(settings | values, load=load)
         differs = [f"{_short(key)} {values[key]}" for key in varied if key != "method.name"]
-        title = _title(setups[number - 1].config)
-        labels.append(", ".join([f"{number}/{len(plans)} {title}", *differs]))
+        label = ", ".join([f"{number}/{len(combinations)} {_title(setup.config)}", *differs])
+        setups[label] = setup.at(Path(parents[0]) / setup.out.name)
+    if len({setup.out for setup in setups.values()}) < len(setups):
+        raise ConfigError(f"some of these runs are the same run: {', '.join(varied)} must make a difference.")
     with interruptible():
-        outcomes = _train(dict(zip(labels, setups, strict=True)), track)
+        outcomes = _train(setups, track)
     results = [result for result in outcomes.values() if isinstance(result, Result)]
     if results:
         shown = varied or ["method.name"]

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,10 @@ class Setup:
         name = f"{self.dataset.name}-{config.method.name}{skew}-seed{config.run.seed}-{config.digest()}"
         return Path("runs") / name.replace(":", "-")
 
+    def at(self, folder: Path) -> "Setup":
+        """The same run with another folder."""
+        return dataclasses.replace(self, config=self.config.replace({"run.out": str(folder)}))
+
 
 def prepare(
     values: Mapping[str, Any],
@@ -60,6 +64,7 @@ def prepare(
     model: Factory | None = None,
     method: Method | None = None,
     members: Sequence[NDArray[np.int64]] | None = None,
+    load: Callable[[str], Dataset] = data.load,
 ) -> Setup:
     """Resolve `section.key` settings; an object given from Python takes the place of the name in the settings."""
     if members is not None:
@@ -78,7 +83,7 @@ def prepare(
     if dataset is not None:
         config = config.replace({"data.name": dataset.name})
     else:
-        dataset = data.load(config.data.name)
+        dataset = load(config.data.name)
     _check_data(config.data, dataset)
     if model is not None:
         config = config.replace({"model.name": models.label(model)})

@@ -1,6 +1,5 @@
 """Train the runs that a table lacks."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def _require_same_data(datasets: Mapping[str, Dataset], runs: Sequence[Found]) -
 def _setup(want: Want, dataset: Dataset, begun: Found | None, out: Path, device: str) -> Setup:
     setup = prepare({**want.settings, "run.device": device}, dataset=dataset)
     place = begun.path if begun and begun.summary is None else out / setup.out.name
-    return dataclasses.replace(setup, config=setup.config.replace({"run.out": str(place)}))
+    return setup.at(place)
 
 
 def _train(setups: Mapping[str, Setup]) -> dict[str, Result | Exception]:
