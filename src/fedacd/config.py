@@ -155,6 +155,14 @@ class Train(Settings):
     mixup_partners: str = setting(
         "random", "with whom in the batch: anybody, or each of its classes evenly", one_of=("random", "even")
     )
+    mixup_batch: str = setting(
+        "mixed", "a step's loss: of the mixed images, or of the batch's own plus theirs", one_of=("mixed", "both")
+    )
+
+    @property
+    def mixing(self) -> str:
+        """none, mixed or both: the images of a step."""
+        return self.mixup_batch if self.mixup else "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +206,7 @@ VOLATILE = frozenset(
 
 def without_effect(flat: Mapping[str, Any]) -> frozenset[str]:
     """Which settings do not matter for the numbers of a run: where there is no mixup, it may be of any kind."""
-    mixing = {"train.mixup_alpha", "train.mixup_partners"}
+    mixing = {"train.mixup_alpha", "train.mixup_partners", "train.mixup_batch"}
     return VOLATILE | mixing if flat.get("train.mixup") is False else VOLATILE
 
 

@@ -1,13 +1,18 @@
 """One client's training against torch's own optimiser, and images by hand."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
+from fedacd import models
 from fedacd.config import Data, Train
-from fedacd.engine.batches import Images, batches, draws_of
-from fedacd.engine.local import Hyper, sgd
+from fedacd.engine.batches import Batch, Images, batches, draws_of
+from fedacd.engine.local import Fixed, Hyper, Moving, sgd, step
 from fedacd.engine.plan import local_plan
+from fedacd.methods import Did, FedAvg, Trained
 
 
 def picture() -> Images:
@@ -63,11 +68,50 @@ def test_sgd_is_torchs_with_decay_after_clipping(clip: float) -> None:
 def test_mixup_by_hand() -> None:
     images, train = picture(), Train(epochs=1, batch_size=2, mixup=True)
     plan = local_plan(0, 1, 0, np.arange(2), train, Data(crop=1, flip=False))
-    (batch,) = batches(images, draws_of(plan, torch.tensor([0, 1])), mixup=True)
+    parts = {
+        mixing: next(batches(images, draws_of(plan, torch.tensor([0, 1])), mixing))
+        for mixing in ("none", "mixed", "both")
+    }
     order, partner, lam = plan.order[0], plan.partner[0], plan.lam[0]
     plain = images.augmented(torch.from_numpy(order), torch.from_numpy(plan.shift[0]), torch.from_numpy(plan.flip[0]))
+    (own,), (batch,), both = parts.values()
+    torch.testing.assert_close(own.x, plain)
+    assert own.y2 is own.lam is None
+    torch.testing.assert_close([part.x for part in both], [own.x, batch.x])
+    assert batch.y2 is not None
+    assert batch.lam is not None
     for i in range(2):
         torch.testing.assert_close(batch.x[i], (lam * plain[i] + (1 - lam) * plain[partner[i]]).float())
         assert batch.y[i] == order[i]
         assert batch.y2[i] == order[partner[i]]
     assert batch.lam.item() == pytest.approx(lam)
+
+
+def test_own_and_mixed_images_add_up_by_hand() -> None:
+    """A net with one weight v for each class, logits v * x: the step is that of the sum of both gradients."""
+    net = models.build(Scale, (1, 1, 1), 2, {}, 0)
+    y, y2, w, lam = torch.tensor([0]), torch.tensor([1]), torch.ones(1), torch.tensor(0.75)
+    own = Batch(torch.full((1, 1, 1, 1), 2.0), y, w)
+    mixed = Batch(torch.full((1, 1, 1, 1), 4.0), y, w, y2, lam)
+    method = FedAvg()
+    shared = method.init_server(net, np.random.default_rng(0)).shared
+    client = method.init_client(net, shared, torch.tensor([1, 1]))
+    now = Trained(shared.params, client.private)
+    velocity = Trained(*({name: torch.zeros_like(v) for name, v in group.items()} for group in now))
+    hyper = Hyper(*(torch.tensor(v) for v in (1.0, 0.0, 0.0, math.inf)))
+    did = Did(*(torch.tensor(1.0) for _ in Did._fields))
+    moving = Moving(now, velocity, client, torch.tensor(0.0))
+    moved = step(net, method, moving, Fixed(shared, did, hyper), [own, mixed])
+    # All weights are zero, so p = 1/2: the gradient of v_0 is 2 * (1/2 - 1) + 4 * (1/2 - 3/4) = -2, of v_1 its opposite
+    (v,) = moved.now.params.values()
+    assert v.flatten().tolist() == [2.0, -2.0]
+    assert moved.loss_sum.item() == pytest.approx(math.log(2))
+
+
+class Scale(nn.Module):
+    def __init__(self, shape: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__()
+        self.v = nn.Parameter(torch.zeros(num_classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) * self.v

@@ -55,7 +55,7 @@ def test_runs_that_share_a_program(differing: dict[str, Any], data: Dataset) -> 
         {"method__name": "fedavg"}, {"method__refresh": "epoch"}, {"method__flatten": "outputs"},
         {"method__refresh": "step", "method__matrix": "running"},
         {"method__score": "sum"}, {"data__crop": 1}, {"data__flip": True},
-        {"data__mean": [0.5]}, {"run__slots": 3},
+        {"data__mean": [0.5]}, {"run__slots": 3}, {"train__mixup_batch": "both"},
     ],
     ids=str,
 )  # fmt: skip

@@ -118,7 +118,7 @@ def batch_of(images: Images, members: Tensor, pad: int, dtype: torch.dtype) -> B
     junk = torch.full((pad, *x.shape[1:]), 3.0, dtype=dtype)
     zeros = torch.zeros(pad, dtype=y.dtype)
     w = torch.cat([torch.ones(len(y)), torch.zeros(pad)]).to(dtype)
-    return Batch(torch.cat([x, junk]), torch.cat([y, zeros]), torch.cat([y2, zeros]), lam, w)
+    return Batch(torch.cat([x, junk]), torch.cat([y, zeros]), w, torch.cat([y2, zeros]), lam)
 
 
 def steps_of(
@@ -139,9 +139,9 @@ def steps_of(
             return method.absorb(client, method.survey(out, target, batch.w, client), when)
 
         fixed = Fixed(shared, did, hyper)
-        moving = Moving(now, velocity, surveyed(client, "start"), torch.zeros_like(batch.lam))
+        moving = Moving(now, velocity, surveyed(client, "start"), batch.x.new_zeros(()))
         for _ in range(2):
-            moving = step(net, method, moving, fixed, batch, True, gradient_of)
+            moving = step(net, method, moving, fixed, [batch], gradient_of)
         now, _, client, loss = moving
         client = surveyed(client, "end")
         client, extra, told = method.finish(now, shared, client, did)

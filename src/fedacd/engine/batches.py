@@ -70,18 +70,20 @@ class Ready(Images):
 
 
 class Batch(NamedTuple):
-    """The input of one step. With mixup `x` is mixed already: lam of label `y`, 1 - lam of `y2`."""
+    """Images of one step. Mixed ones are lam of label `y`, 1 - lam of `y2`."""
 
     x: Tensor
     y: Tensor
-    y2: Tensor
-    lam: Tensor
     w: Tensor
+    y2: Tensor | None = None
+    lam: Tensor | None = None
 
 
-def mixed(batch: Batch, mixup: bool, of: Callable[[Tensor], Tensor]) -> Tensor:
+def mixed(batch: Batch, of: Callable[[Tensor], Tensor]) -> Tensor:
     """lam * of(y) + (1 - lam) * of(y2): how mixup enters a loss or a target, for every method alike."""
-    return batch.lam * of(batch.y) + (1 - batch.lam) * of(batch.y2) if mixup else of(batch.y)
+    if batch.y2 is None or batch.lam is None:
+        return of(batch.y)
+    return batch.lam * of(batch.y) + (1 - batch.lam) * of(batch.y2)
 
 
 class Draws(NamedTuple):
@@ -107,18 +109,19 @@ def draws_of(plan: LocalPlan, members: Tensor) -> Draws:
     return Draws(members[order], *rest)
 
 
-def batches(images: Images, draws: Draws, mixup: bool) -> Iterator[Batch]:
-    """The batches of a plan, without padding."""
+def batches(images: Images, draws: Draws, mixing: str) -> Iterator[list[Batch]]:
+    """The images of a plan's steps, without padding."""
     for number, size in enumerate(draws.size.tolist()):
         samples, shift, flip, lam, partner, real = (value[number] for value in draws)
-        yield make_batch(images, Draws(samples[:size], shift[:size], flip[:size], lam, partner[:size], real), mixup)
+        yield make_batch(images, Draws(samples[:size], shift[:size], flip[:size], lam, partner[:size], real), mixing)
 
 
-def make_batch(images: Images, draws: Draws, mixup: bool) -> Batch:
-    """One step's batch, augmented and mixed; padded where the draws are."""
+def make_batch(images: Images, draws: Draws, mixing: str) -> list[Batch]:
+    """One step's images, augmented, and as they are, mixed or both; padded where the draws are."""
     samples, shift, flip, lam, partner, size = draws
     x, y = images.augmented(samples, shift, flip), images.labels[samples]
-    y2, w = y, (torch.arange(len(samples), device=samples.device) < size).to(x.dtype)
-    if mixup:
-        x, y2 = lam * x + (1 - lam) * x[partner], y[partner]
-    return Batch(x, y, y2, lam, w)
+    w = (torch.arange(len(samples), device=samples.device) < size).to(x.dtype)
+    parts = [] if mixing == "mixed" else [Batch(x, y, w)]
+    if mixing != "none":
+        parts.append(Batch(lam * x + (1 - lam) * x[partner], y, w, y[partner], lam))
+    return parts

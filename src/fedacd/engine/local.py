@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -70,16 +71,16 @@ class Job(NamedTuple):
     measure: bool
 
 
-Objective = Callable[[Trained], tuple[Tensor, Tensors]]
+Objective = Callable[[Trained], tuple[Tensor, list[Tensors]]]
 
 
-def gradient_under_vmap(objective: Objective, now: Trained) -> tuple[Trained, Tensors]:
+def gradient_under_vmap(objective: Objective, now: Trained) -> tuple[Trained, list[Tensors]]:
     """Gradient and outputs of an objective, in a form that can be stacked over clients."""
     gradient, out = torch.func.grad(objective, has_aux=True)(now)
     return gradient, out
 
 
-def gradient_of_one(objective: Objective, now: Trained) -> tuple[Trained, Tensors]:
+def gradient_of_one(objective: Objective, now: Trained) -> tuple[Trained, list[Tensors]]:
     """The same for a client on its own: autograd without the transform's cost for every operation."""
     leaves = Trained(*({name: w.detach().requires_grad_() for name, w in group.items()} for group in now))
     with torch.enable_grad():
@@ -87,7 +88,7 @@ def gradient_of_one(objective: Objective, now: Trained) -> tuple[Trained, Tensor
     flat = [w for group in leaves for w in group.values()]
     found = iter(torch.autograd.grad(loss, flat, materialize_grads=True))
     gradient = Trained(*({name: next(found) for name in group} for group in leaves))
-    return gradient, {name: value.detach() for name, value in out.items()}
+    return gradient, [{name: value.detach() for name, value in part.items()} for part in out]
 
 
 def step(
@@ -95,29 +96,44 @@ def step(
     method: Method,
     moving: Moving,
     fixed: Fixed,
-    batch: Batch,
-    mixup: bool,
-    gradient_of: Callable[[Objective, Trained], tuple[Trained, Tensors]] = gradient_of_one,
+    batches: Sequence[Batch],
+    gradient_of: Callable[[Objective, Trained], tuple[Trained, list[Tensors]]] = gradient_of_one,
 ) -> Moving:
-    """One step of SGD."""
+    """One step of SGD, by the sum of the batches' losses."""
     now, velocity, client, loss_sum = moving
     shared, did, hyper = fixed
 
-    def objective(now: Trained) -> tuple[Tensor, Tensors]:
-        out = method.outputs(net, now, shared, client, batch.x)
-        return mixed(batch, mixup, lambda y: method.loss(out, y, batch.w, now, shared, client)), out
+    def objective(now: Trained) -> tuple[Tensor, list[Tensors]]:
+        def loss_of(batch: Batch, out: Tensors) -> Tensor:
+            return mixed(batch, lambda y: method.loss(out, y, batch.w, now, shared, client))
 
-    gradient, out = gradient_of(objective, now)
-    logits = out["logits"]
-    target = mixed(batch, mixup, lambda y: is_class(y, logits.shape[-1]).to(logits.dtype))
-    loss = mixed(batch, mixup, lambda y: (cross_entropy(logits, y) * batch.w).sum())
+        outs = [method.outputs(net, now, shared, client, batch.x) for batch in batches]
+        return functools.reduce(operator.add, map(loss_of, batches, outs)), outs
+
+    gradient, outs = gradient_of(objective, now)
+    loss = functools.reduce(operator.add, map(_cross_entropy, batches, outs)) / len(batches)
+    out = {name: _joined([part[name] for part in outs]) for name in outs[0]}
+    target = _joined([_target(batch, out["logits"]) for batch in batches])
+    w = _joined([batch.w for batch in batches])
     moves = [sgd(*group, hyper) for group in zip(now, gradient, velocity, strict=True)]
     return Moving(
         now=Trained(*(w for w, _ in moves)),
         velocity=Trained(*(v for _, v in moves)),
-        client=method.observe(out, target, batch.w, client, did),
+        client=method.observe(out, target, w, client, did),
         loss_sum=loss_sum + loss,
     )
+
+
+def _cross_entropy(batch: Batch, out: Tensors) -> Tensor:
+    return mixed(batch, lambda y: (cross_entropy(out["logits"], y) * batch.w).sum())
+
+
+def _target(batch: Batch, logits: Tensor) -> Tensor:
+    return mixed(batch, lambda y: is_class(y, logits.shape[-1]).to(logits.dtype))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def sgd(weights: Tensors, gradient: Tensors, velocity: Tensors, hyper: Hyper) -> tuple[Tensors, Tensors]:
@@ -213,14 +229,13 @@ def run_client(job: Job) -> Outcome:
     with torch.random.fork_rng([job.members.device] if job.members.is_cuda else []):
         torch.manual_seed(job.seed)
         moving, fixed = begin(job)
-        mixup = bool(job.train.mixup)
         job.net.train(True)
-        for number, batch in enumerate(batches(job.images, draws_of(job.plan, job.members), mixup)):
+        for number, parts in enumerate(batches(job.images, draws_of(job.plan, job.members), job.train.mixing)):
             if "epoch" in job.method.survey_at and number % job.plan.epoch_steps == 0:
                 client, _ = survey(job, moving.now, moving.client, "epoch")
                 moving = moving._replace(client=client)
                 job.net.train(True)
-            moving = step(job.net, job.method, moving, fixed, batch, mixup)
+            moving = step(job.net, job.method, moving, fixed, parts)
         job.net.train(False)
         return finish(job, moving, fixed)
 

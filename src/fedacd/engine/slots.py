@@ -65,13 +65,12 @@ class Slot(NamedTuple):
     """[S, ...]"""
 
 
-def advance(net: Net, method: Method, images: Images, mixup: bool, slot: Slot) -> tuple[Moving, Tensor]:
+def advance(net: Net, method: Method, images: Images, mixing: str, slot: Slot) -> tuple[Moving, Tensor]:
     """One step of one slot, pure; without effect in a slot that has nothing left to do."""
     at = slot.position.clamp(max=slot.steps - 1).clamp(min=0)
     draws = Draws(*(values.index_select(0, at[None])[0] for values in slot.draws))
     method = with_values(method, slot.values)
-    batch = make_batch(images, draws, mixup)
-    moved = step(net, method, slot.moving, slot.fixed, batch, mixup, gradient_under_vmap)
+    moved = step(net, method, slot.moving, slot.fixed, make_batch(images, draws, mixing), gradient_under_vmap)
     active = slot.position < slot.steps
     moved = tree_map(lambda old, new: torch.where(active, new, old), slot.moving, moved)
     return moved, slot.position + active
@@ -298,12 +297,11 @@ def _most_slots(job: Job, slot: Slot) -> int:
 
 def _all_slots(job: Job) -> Callable[[Slot, tuple[Tensor, ...]], None]:
     """The step of all slots, in place, for jobs like this one."""
-    mixup = bool(job.train.mixup)
 
     def run(stack: Slot, pictures: tuple[Tensor, ...]) -> None:
         job.net.train(True)
         images = job.images.of(*pictures)
-        moved, position = torch.vmap(lambda slot: advance(job.net, job.method, images, mixup, slot))(stack)
+        moved, position = torch.vmap(lambda slot: advance(job.net, job.method, images, job.train.mixing, slot))(stack)
         # One by one: torch 2.11 compiles _foreach_copy_ into a kernel that does not build.
         for held, new in zip(tree_leaves(stack.moving), tree_leaves(moved), strict=True):
             held.copy_(new)
