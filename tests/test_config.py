@@ -116,3 +116,5 @@ def test_the_strength_of_a_mixup_that_is_not_done_makes_no_other_run() -> None:
     assert identity(mixup=False, mixup_alpha=0.2) == identity(mixup=False, mixup_alpha=1.0)
     assert identity(mixup=True, mixup_alpha=0.2) != identity(mixup=True, mixup_alpha=1.0)
     assert identity(mixup_alpha=0.2) != identity(mixup_alpha=1.0)  # the method may want one
+    assert identity(mixup=False, mixup_batch="both") == identity(mixup=False)
+    assert identity(mixup=True, mixup_batch="both") != identity(mixup=True)

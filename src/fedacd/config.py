@@ -156,13 +156,15 @@ class Train(Settings):
         "random", "with whom in the batch: anybody, or each of its classes evenly", one_of=("random", "even")
     )
     mixup_batch: str = setting(
-        "mixed", "a step's loss: of the mixed images, or of the batch's own plus theirs", one_of=("mixed", "both")
+        "mixed",
+        "a step's loss: of the mixed images, or the mean of the batch's own and theirs",
+        one_of=("mixed", "both"),
     )
 
     @property
-    def mixing(self) -> str:
-        """none, mixed or both: the images of a step."""
-        return self.mixup_batch if self.mixup else "none"
+    def images(self) -> str:
+        """Those of a step: `own`, `mixed` or `both`."""
+        return self.mixup_batch if self.mixup else "own"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedacd import models
 from fedacd.config import Data, Train
-from fedacd.engine.batches import Batch, Images, batches, draws_of
+from fedacd.engine.batches import Batch, Images, draws_of, steps_of
 from fedacd.engine.local import Fixed, Hyper, Moving, sgd, step
 from fedacd.engine.plan import local_plan
 from fedacd.methods import Did, FedAvg, Trained
@@ -69,8 +69,7 @@ def test_mixup_by_hand() -> None:
     images, train = picture(), Train(epochs=1, batch_size=2, mixup=True)
     plan = local_plan(0, 1, 0, np.arange(2), train, Data(crop=1, flip=False))
     parts = {
-        mixing: next(batches(images, draws_of(plan, torch.tensor([0, 1])), mixing))
-        for mixing in ("none", "mixed", "both")
+        kind: next(steps_of(images, draws_of(plan, torch.tensor([0, 1])), kind)) for kind in ("own", "mixed", "both")
     }
     order, partner, lam = plan.order[0], plan.partner[0], plan.lam[0]
     plain = images.augmented(torch.from_numpy(order), torch.from_numpy(plan.shift[0]), torch.from_numpy(plan.flip[0]))
@@ -87,8 +86,8 @@ def test_mixup_by_hand() -> None:
     assert batch.lam.item() == pytest.approx(lam)
 
 
-def test_own_and_mixed_images_add_up_by_hand() -> None:
-    """A net with one weight v for each class, logits v * x: the step is that of the sum of both gradients."""
+def test_the_mean_of_own_and_mixed_images_by_hand() -> None:
+    """A net with one weight v for each class, logits v * x: the step is that of the mean of both gradients."""
     net = models.build(Scale, (1, 1, 1), 2, {}, 0)
     y, y2, w, lam = torch.tensor([0]), torch.tensor([1]), torch.ones(1), torch.tensor(0.75)
     own = Batch(torch.full((1, 1, 1, 1), 2.0), y, w)
@@ -102,9 +101,9 @@ def test_own_and_mixed_images_add_up_by_hand() -> None:
     did = Did(*(torch.tensor(1.0) for _ in Did._fields))
     moving = Moving(now, velocity, client, torch.tensor(0.0))
     moved = step(net, method, moving, Fixed(shared, did, hyper), [own, mixed])
-    # All weights are zero, so p = 1/2: the gradient of v_0 is 2 * (1/2 - 1) + 4 * (1/2 - 3/4) = -2, of v_1 its opposite
+    # All weights are zero, so p = 1/2: the gradient of v_0 is (2 (1/2 - 1) + 4 (1/2 - 3/4)) / 2 = -1, of v_1 +1
     (v,) = moved.now.params.values()
-    assert v.flatten().tolist() == [2.0, -2.0]
+    assert v.flatten().tolist() == [1.0, -1.0]
     assert moved.loss_sum.item() == pytest.approx(math.log(2))
 
 

@@ -138,10 +138,10 @@ def steps_of(
             out = method.outputs(net, now, shared, client, batch.x)
             return method.absorb(client, method.survey(out, target, batch.w, client), when)
 
-        fixed = Fixed(shared, did, hyper)
+        fixed, own = Fixed(shared, did, hyper), batch._replace(y2=None, lam=None)
         moving = Moving(now, velocity, surveyed(client, "start"), batch.x.new_zeros(()))
         for _ in range(2):
-            moving = step(net, method, moving, fixed, [batch], gradient_of)
+            moving = step(net, method, moving, fixed, [own, batch], gradient_of)
         now, _, client, loss = moving
         client = surveyed(client, "end")
         client, extra, told = method.finish(now, shared, client, did)

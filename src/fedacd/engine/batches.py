@@ -109,19 +109,21 @@ def draws_of(plan: LocalPlan, members: Tensor) -> Draws:
     return Draws(members[order], *rest)
 
 
-def batches(images: Images, draws: Draws, mixing: str) -> Iterator[list[Batch]]:
-    """The images of a plan's steps, without padding."""
+def steps_of(images: Images, draws: Draws, kind: str) -> Iterator[list[Batch]]:
+    """What a plan's steps train on, without padding."""
     for number, size in enumerate(draws.size.tolist()):
         samples, shift, flip, lam, partner, real = (value[number] for value in draws)
-        yield make_batch(images, Draws(samples[:size], shift[:size], flip[:size], lam, partner[:size], real), mixing)
+        yield one_step(images, Draws(samples[:size], shift[:size], flip[:size], lam, partner[:size], real), kind)
 
 
-def make_batch(images: Images, draws: Draws, mixing: str) -> list[Batch]:
-    """One step's images, augmented, and as they are, mixed or both; padded where the draws are."""
+def one_step(images: Images, draws: Draws, kind: str) -> list[Batch]:
+    """The batch of a step, augmented: its `own` images, `mixed` ones, or `both`; padded where the draws are."""
     samples, shift, flip, lam, partner, size = draws
     x, y = images.augmented(samples, shift, flip), images.labels[samples]
     w = (torch.arange(len(samples), device=samples.device) < size).to(x.dtype)
-    parts = [] if mixing == "mixed" else [Batch(x, y, w)]
-    if mixing != "none":
+    parts = []
+    if kind in ("own", "both"):
+        parts.append(Batch(x, y, w))
+    if kind in ("mixed", "both"):
         parts.append(Batch(lam * x + (1 - lam) * x[partner], y, w, y[partner], lam))
     return parts

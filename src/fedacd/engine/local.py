@@ -2,8 +2,7 @@
 
 import functools
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedacd.config import Train
-from fedacd.engine.batches import Batch, Images, batches, draws_of, mixed
+from fedacd.engine.batches import Batch, Images, draws_of, mixed, steps_of
 from fedacd.engine.plan import LocalPlan
 from fedacd.methods import Client, Did, Method, Reply, Shared, Tensors, Trained
 from fedacd.methods.common import cross_entropy, is_class
@@ -96,31 +95,29 @@ def step(
     method: Method,
     moving: Moving,
     fixed: Fixed,
-    batches: Sequence[Batch],
+    parts: Sequence[Batch],
     gradient_of: Callable[[Objective, Trained], tuple[Trained, list[Tensors]]] = gradient_of_one,
 ) -> Moving:
-    """One step of SGD, by the sum of the batches' losses."""
+    """One step of SGD, by the mean of the parts' losses."""
     now, velocity, client, loss_sum = moving
     shared, did, hyper = fixed
 
     def objective(now: Trained) -> tuple[Tensor, list[Tensors]]:
-        def loss_of(batch: Batch, out: Tensors) -> Tensor:
-            return mixed(batch, lambda y: method.loss(out, y, batch.w, now, shared, client))
+        def loss_of(part: Batch, out: Tensors) -> Tensor:
+            return mixed(part, lambda y: method.loss(out, y, part.w, now, shared, client))
 
-        outs = [method.outputs(net, now, shared, client, batch.x) for batch in batches]
-        return functools.reduce(operator.add, map(loss_of, batches, outs)), outs
+        outs = [method.outputs(net, now, shared, client, part.x) for part in parts]
+        return _mean(map(loss_of, parts, outs)), outs
 
     gradient, outs = gradient_of(objective, now)
-    loss = functools.reduce(operator.add, map(_cross_entropy, batches, outs)) / len(batches)
-    out = {name: _joined([part[name] for part in outs]) for name in outs[0]}
-    target = _joined([_target(batch, out["logits"]) for batch in batches])
-    w = _joined([batch.w for batch in batches])
+    out = {name: _joined([each[name] for each in outs]) for name in outs[0]}
+    target = _joined([_target(part, out["logits"]) for part in parts])
     moves = [sgd(*group, hyper) for group in zip(now, gradient, velocity, strict=True)]
     return Moving(
         now=Trained(*(w for w, _ in moves)),
         velocity=Trained(*(v for _, v in moves)),
-        client=method.observe(out, target, w, client, did),
-        loss_sum=loss_sum + loss,
+        client=method.observe(out, target, _joined([part.w for part in parts]), client, did),
+        loss_sum=loss_sum + _mean(map(_cross_entropy, parts, outs)),
     )
 
 
@@ -132,8 +129,13 @@ def _target(batch: Batch, logits: Tensor) -> Tensor:
     return mixed(batch, lambda y: is_class(y, logits.shape[-1]).to(logits.dtype))
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+def _mean(losses: Iterable[Tensor]) -> Tensor:
+    first, *others = losses
+    return sum(others, start=first) / (1 + len(others)) if others else first
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def sgd(weights: Tensors, gradient: Tensors, velocity: Tensors, hyper: Hyper) -> tuple[Tensors, Tensors]:
@@ -230,7 +232,7 @@ def run_client(job: Job) -> Outcome:
         torch.manual_seed(job.seed)
         moving, fixed = begin(job)
         job.net.train(True)
-        for number, parts in enumerate(batches(job.images, draws_of(job.plan, job.members), job.train.mixing)):
+        for number, parts in enumerate(steps_of(job.images, draws_of(job.plan, job.members), job.train.images)):
             if "epoch" in job.method.survey_at and number % job.plan.epoch_steps == 0:
                 client, _ = survey(job, moving.now, moving.client, "epoch")
                 moving = moving._replace(client=client)

@@ -66,7 +66,10 @@ def prepare(
     members: Sequence[NDArray[np.int64]] | None = None,
     load: Callable[[str], Dataset] = data.load,
 ) -> Setup:
-    """Resolve `section.key` settings; an object given from Python takes the place of the name in the settings."""
+    """Resolve `section.key` settings; an object given from Python takes the place of the name in the settings.
+
+    `load` finds the data of a name; several runs may share one that remembers.
+    """
     if members is not None:
         values = {"partition.clients": len(members), **values, "partition.scheme": "custom"}
     config = Config.build(values)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from fedacd.engine.batches import Draws, Images, draws_of, make_batch
+from fedacd.engine.batches import Draws, Images, draws_of, one_step
 from fedacd.engine.clean import CleanPrograms
 from fedacd.engine.local import (
     TOO_LARGE,
@@ -65,12 +65,12 @@ class Slot(NamedTuple):
     """[S, ...]"""
 
 
-def advance(net: Net, method: Method, images: Images, mixing: str, slot: Slot) -> tuple[Moving, Tensor]:
+def advance(net: Net, method: Method, images: Images, kind: str, slot: Slot) -> tuple[Moving, Tensor]:
     """One step of one slot, pure; without effect in a slot that has nothing left to do."""
     at = slot.position.clamp(max=slot.steps - 1).clamp(min=0)
     draws = Draws(*(values.index_select(0, at[None])[0] for values in slot.draws))
     method = with_values(method, slot.values)
-    moved = step(net, method, slot.moving, slot.fixed, make_batch(images, draws, mixing), gradient_under_vmap)
+    moved = step(net, method, slot.moving, slot.fixed, one_step(images, draws, kind), gradient_under_vmap)
     active = slot.position < slot.steps
     moved = tree_map(lambda old, new: torch.where(active, new, old), slot.moving, moved)
     return moved, slot.position + active
@@ -301,7 +301,7 @@ def _all_slots(job: Job) -> Callable[[Slot, tuple[Tensor, ...]], None]:
     def run(stack: Slot, pictures: tuple[Tensor, ...]) -> None:
         job.net.train(True)
         images = job.images.of(*pictures)
-        moved, position = torch.vmap(lambda slot: advance(job.net, job.method, images, job.train.mixing, slot))(stack)
+        moved, position = torch.vmap(lambda slot: advance(job.net, job.method, images, job.train.images, slot))(stack)
         # One by one: torch 2.11 compiles _foreach_copy_ into a kernel that does not build.
         for held, new in zip(tree_leaves(stack.moving), tree_leaves(moved), strict=True):
             held.copy_(new)

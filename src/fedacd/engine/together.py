@@ -99,7 +99,7 @@ def _program(setup: Setup, tried: dict[str, list[str]]) -> Mapping[str, Any]:
     config, method = setup.config, setup.method
     settings = config.flat()
     shared = {key: value for key, value in settings.items() if key.split(".")[0] in ("data", "model")}
-    shared |= {key: settings[key] for key in ("train.batch_size", "train.mixup", "train.mixup_batch")}
+    shared |= {"train.images": config.train.images, "train.batch_size": config.train.batch_size}
     shared |= {key: settings[key] for key in ("run.precision", "run.device", "run.slots", "run.deterministic")}
     fixed = {key: value for key, value in vars(method).items() if not isinstance(value, float)}
     kind = json.dumps([shared, f"{type(method).__module__}.{type(method).__qualname__}", fixed], default=str)

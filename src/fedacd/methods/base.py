@@ -129,7 +129,7 @@ class Method(Settings):
         return client
 
     def outputs(self, net: Net, now: Trained, shared: Shared, client: Client, x: Tensor) -> Tensors:
-        """The forward pass; `logits` is what the local model is judged by."""
+        """The forward pass; `logits` is what the local model is judged by. A row for each of x in every output."""
         features, logits = net(now.params, x)
         return {"logits": logits} if features is None else {"features": features, "logits": logits}
 
@@ -138,7 +138,7 @@ class Method(Settings):
         return weighted_mean(cross_entropy(out["logits"], y), w)
 
     def observe(self, out: Tensors, target: Tensor, w: Tensor, client: Client, did: Did) -> Client:
-        """After a step, with its outputs; `target` [B, C] is soft under mixup."""
+        """After a step, with its outputs; `target`, a row for each of them by C classes, is soft under mixup."""
         return client
 
     def survey(self, out: Tensors, target: Tensor, w: Tensor, client: Client) -> Tensors:

@@ -32,6 +32,7 @@ What the paper leaves open, or prints in another way, and the choice made here:
 - Mixup: lam * L(y) + (1 - lam) * L(y') with one lam ~ Beta(0.5, 0.5) for a batch, by what it makes of FedAvg and FedACD
   on CIFAR-100; `train.mixup_alpha = 1` is the strength usual elsewhere. Partners are a permutation of the batch;
   `train.mixup_partners = "even"` draws them evenly over its classes, as the paper may mean it (docs/results.md).
+  `train.mixup_batch = "both"` trains on the batch's own images as well.
 - No gradient flows through P. The gradient through q is zero: its path cancels.
 - FedACD_base of the paper's ablation is `weighting = "uniform"`.
 """
