@@ -130,10 +130,6 @@ def test_slots_equal_the_loop(name: str, data: Dataset) -> None:
     assert_slots_equal_the_loop(two_runs(data, name), 1e-4 if name == "feddecorr" else 1e-5)
 
 
-def test_own_and_mixed_images_in_slots(data: Dataset) -> None:
-    assert_slots_equal_the_loop(two_runs(data, "fedacd", train__mixup_batch="both", method__refresh="step"))
-
-
 def test_runs_of_different_epochs_share_slots(data: Dataset) -> None:
     assert_slots_equal_the_loop([a_run(data, "fednova", train__epochs=epochs) for epochs in (1, 3)])
 
@@ -156,6 +152,7 @@ def test_what_clients_keep_comes_back_from_slots(name: str, data: Dataset) -> No
         {"method__refresh": "epoch", "train__mixup": False},
         {"method__refresh": "step", "method__flatten": "outputs"},
         {"method__refresh": "step", "method__matrix": "running"},
+        {"method__refresh": "step", "train__mixup_batch": "both"},
     ],
     ids=str,
 )
