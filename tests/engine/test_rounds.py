@@ -1,6 +1,8 @@
 """Whole rounds against a second implementation: plain modules, torch's optimiser, loops; from the formulas."""
 
+import ctypes
 import math
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +320,20 @@ def test_tf32_only_where_it_is_asked_for_and_the_callers_choice_comes_back() -> 
         with arithmetic(precision):
             assert [switch.fp32_precision for switch in switches] == [expected, expected]
         assert [switch.fp32_precision for switch in switches] == before
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+def test_a_steps_memory_is_kept_for_the_next_one() -> None:
+    def step() -> None:
+        tensors = [torch.zeros(3_000_000) for _ in range(4)]
+        del tensors
+
+    with arithmetic("fp32"):
+        step()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(5):
+            step()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1000  # of 58,600 pages
 
 
 def test_bf16_is_close_to_fp32(digits: Dataset) -> None:

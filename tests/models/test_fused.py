@@ -204,6 +204,21 @@ def test_the_papers_cnn_is_changed_and_computes_the_same() -> None:
     assert torch.equal(other(net._example), net._body(net._example))
 
 
+@pytest.mark.parametrize(("name", "shape"), [("cnn", (3, 32, 32)), ("small-cnn", (1, 28, 28))])
+def test_on_a_cpu_the_relu_comes_last_and_the_bits_stay(name: str, shape: tuple[int, int, int]) -> None:
+    net = build(name, shape, 10, {}, 0)
+    x = torch.randn(8, *shape)
+    x[0] = 0  # windows of equal numbers
+    mine, theirs = net.to("cpu")._body, net._body
+    assert sum(isinstance(child, fused.ConvReluPool) for child in mine.modules()) == 2
+    for module in (mine, theirs):
+        module(x).square().sum().backward()
+    assert torch.equal(mine(x), theirs(x))
+    for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None
+        assert torch.equal(one.grad, other.grad)
+
+
 def test_a_linear_layer_takes_pixels_as_they_lie() -> None:
     mine, theirs = fused.FlatLinear(2 * 3 * 4, 5), nn.Linear(2 * 3 * 4, 5)
     mine.load_state_dict(theirs.state_dict())

@@ -1,9 +1,12 @@
 """From settings to everything a run needs: data, model, method, partition, device, and the whole resolved config."""
 
 import contextlib
+import ctypes
 import dataclasses
+import functools
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,6 +213,7 @@ def _members(
 def arithmetic(precision: str, threads: int | None = None, deterministic: bool = False) -> Iterator[None]:
     """Set what CUDA does with float32, tf32 only where it is asked for; how many CPU threads compute; and whether CUDA
     may try which convolution is the fastest, or must give the same bits every time."""
+    _keep_freed_memory()
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     before, threads_before = [switch.fp32_precision for switch in switches], torch.get_num_threads()
     for switch in switches:
@@ -230,6 +234,19 @@ def arithmetic(precision: str, threads: int | None = None, deterministic: bool =
         torch.set_num_threads(threads_before)
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Have glibc keep what is freed: no more memory is in use, since the next step takes as much as the last.
+
+    Otherwise a step's large tensors go back to the system and come again page by page, up to a third of its time on a
+    CPU.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        trim_threshold, mmap_threshold = -1, -3  # malloc.h
+        libc.mallopt(mmap_threshold, 32 * 2**20)  # the most that it accepts
+        libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def images_of(setup: Setup) -> Images:

@@ -1,6 +1,7 @@
-"""A model's `Conv2d, ReLU, MaxPool2d(2)` as one operation where a GPU has a kernel for it; elsewhere as they are.
+"""A model's `Conv2d, ReLU, MaxPool2d(2)` as one operation where a GPU has a kernel for it. Elsewhere the ReLU comes
+last: the same bits, with a quarter of the numbers to go through.
 
-A `Flatten, Linear` that follows them takes their output as it lies in memory."""
+On a GPU a `Flatten, Linear` that follows them takes their output as it lies in memory."""
 
 import copy
 import functools
@@ -21,7 +22,7 @@ class ConvReluPool(nn.Conv2d):
         dtype = _dtype(x)
         B, _, H, W = x.shape
         if dtype is None or B * H * W * (self.in_channels + 15) > MOST_NUMBERS:  # 15: the most channels of padding
-            return F.max_pool2d(F.relu(super().forward(x)), 2)
+            return F.relu(F.max_pool2d(super().forward(x), 2))
         from fedacd.models import kernels
 
         assert self.bias is not None
@@ -67,14 +68,14 @@ def _has_kernels(device: torch.device) -> bool:
     return importlib.util.find_spec("triton") is not None and torch.cuda.get_device_capability(device) in large
 
 
-def fused(module: nn.Module, example: Tensor) -> nn.Module:
+def fused(module: nn.Module, example: Tensor, *, flatten: bool = True) -> nn.Module:
     """A copy of `module` with the modules in one wherever they follow each other in an nn.Sequential.
 
     A module that uses them in another way shows it by other outputs for `example`, or by none: then fewer are in one.
     """
     plain = copy.deepcopy(module)
-    for flatten in (True, False):
-        other = _in_one(module, flatten=flatten)
+    for flat in (True, False) if flatten else (False,):
+        other = _in_one(module, flatten=flat)
         if _same(other, plain, example):
             return other.train(module.training)
     return plain.train(module.training)

@@ -94,9 +94,10 @@ class Net:
         `bf16` lets forward and backward passes compute in bfloat16; parameters and outputs are float32 all the same.
         """
         other = copy.copy(self)
-        fast = torch.device(device).type == "cuda"
-        other._body = (fused(self._body, self._example) if fast else copy.deepcopy(self._body)).to(device)
-        other._bf16, other.fused = bf16, any(isinstance(layer, ConvReluPool) for layer in other._body.modules())
+        gpu = torch.device(device).type == "cuda"
+        other._body = fused(self._body, self._example, flatten=gpu).to(device)
+        other._bf16 = bf16
+        other.fused = gpu and any(isinstance(layer, ConvReluPool) for layer in other._body.modules())
         return other
 
     def constants(self) -> dict[str, Tensor]:
