@@ -325,6 +325,16 @@ def test_others_stay_as_they_are(module: nn.Module) -> None:
     assert not any(isinstance(child, fused.ConvReluPool) for child in fused.fused(net._body, net._example).modules())
 
 
+def test_a_layer_that_is_watched_stays_as_it_is() -> None:
+    module = three(3, 16, 3)
+    seen = []
+    module[1].register_forward_hook(lambda layer, given, out: seen.append(out.shape))  # type: ignore[index]
+    other = fused.fused(module, torch.randn(2, 3, 8, 8, device=DEVICE))
+    seen.clear()
+    other(torch.randn(5, 3, 8, 8, device=DEVICE))
+    assert seen == [(5, 16, 6, 6)]
+
+
 @pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU to run the kernels on")
 def test_the_kernels_compile_for_a_gpu() -> None:
     """For Hopper, in both precisions, with matrix instructions and within a block's memory."""

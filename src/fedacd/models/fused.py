@@ -85,8 +85,8 @@ def _in_one(module: nn.Module, *, flatten: bool) -> nn.Module:
     other = copy.deepcopy(module)
     for block in [child for child in other.modules() if type(child) is nn.Sequential]:
         for number in range(len(block) - 2):
-            conv, relu, pool = (block[number + after] for after in range(3))
-            if _fits(conv) and type(relu) is nn.ReLU and _halves(pool):
+            conv, relu, pool = three = [block[number + after] for after in range(3)]
+            if _fits(conv) and type(relu) is nn.ReLU and _halves(pool) and not any(map(_is_watched, three)):
                 conv.__class__ = ConvReluPool
                 block[number + 1], block[number + 2] = nn.Identity(), nn.Identity()
                 if flatten:
@@ -110,6 +110,12 @@ def _flatten_late(block: nn.Sequential, number: int) -> None:
 
 def _flattens(module: nn.Module) -> bool:
     return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether somebody has asked to see what goes through it."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks)
 
 
 def _fits(conv: nn.Module) -> bool:
