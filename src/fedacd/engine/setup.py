@@ -240,8 +240,8 @@ def arithmetic(precision: str, threads: int | None = None, deterministic: bool =
 def _keep_freed_memory() -> None:
     """Have glibc keep what is freed: no more memory is in use, since the next step takes as much as the last.
 
-    Otherwise a step's large tensors go back to the system and come again page by page, up to a third of its time on a
-    CPU.
+    Otherwise a step's large tensors go back to the system and come again page by page: on a CPU a quarter of its
+    time (docs/performance.md).
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         trim_threshold, mmap_threshold = -1, -3  # malloc.h
