@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a run failed, 2 the user's input was wrong, 130 interrupte
 import contextlib
 import dataclasses
 import functools
+import gc
 import inspect
 import itertools
 import os
@@ -279,6 +280,7 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 def main() -> None:
+    gc.freeze()  # what has been imported stays: to look through it when the process ends takes 0.3 seconds
     app()
 
 
