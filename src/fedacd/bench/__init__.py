@@ -86,7 +86,7 @@ def run(
     """Let the contestants take turns. `say` is told what happens.
 
     `workloads`: of federation, paper and growth; the first on a CPU, the first two on a GPU. `rounds` to time in a
-    turn: 2 on a CPU, 10 on a GPU, of which a plain loop does at most 3; 8 and 100 for growth. `repeats`: turns of each,
+    turn: 2 on a CPU, 10 on a GPU, of which a plain loop does at most 3; 8 and 300 for growth. `repeats`: turns of each,
     3. `only`: names of contestants. `quick`: tiny sizes, one turn: a smoke test. `profile`: a file for the time of
     every kernel of a GPU.
     """

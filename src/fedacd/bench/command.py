@@ -19,7 +19,7 @@ def bench(
     rounds: Annotated[
         int | None,
         typer.Option(
-            help="Rounds to time in a turn. Default: 2, on a GPU 10 (growth: 8, 100); a plain loop does at most 3."
+            help="Rounds to time in a turn. Default: 2, on a GPU 10 (growth: 8, 300); a plain loop does at most 3."
         ),
     ] = None,
     repeats: Annotated[int | None, typer.Option(help="Turns of each contestant. Default: 3.")] = None,

@@ -116,7 +116,7 @@ GROWTH = dataclasses.replace(
     held=50,
     sizes=(20, 1000),
     rounds_on_cpu=8,
-    rounds_on_gpu=100,
+    rounds_on_gpu=300,
 )
 
 WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in (FEDERATION, PAPER, GROWTH)}
