@@ -325,14 +325,18 @@ def test_others_stay_as_they_are(module: nn.Module) -> None:
     assert not any(isinstance(child, fused.ConvReluPool) for child in fused.fused(net._body, net._example).modules())
 
 
-def test_a_layer_that_is_watched_stays_as_it_is() -> None:
-    module = three(3, 16, 3)
-    seen = []
-    module[1].register_forward_hook(lambda layer, given, out: seen.append(out.shape))  # type: ignore[index]
-    other = fused.fused(module, torch.randn(2, 3, 8, 8, device=DEVICE))
+@pytest.mark.parametrize(("at", "shape"), [(1, (5, 16, 14, 14)), (3, (5, 784)), (4, (5, 10))], ids=str)
+def test_a_layer_that_is_watched_stays_as_it_is(at: int, shape: tuple[int, ...]) -> None:
+    module = _ends(nn.Flatten(), nn.Linear(784, 10))
+    seen: list[tuple[torch.Size, torch.Size]] = []
+    layer = module[at]  # type: ignore[index]
+    layer.register_forward_hook(lambda _, given, out: seen.append((given[0].shape, out.shape)))
+    x = torch.randn(5, 3, 16, 16)
+    other = fused.fused(module, x)
     seen.clear()
-    other(torch.randn(5, 3, 8, 8, device=DEVICE))
-    assert seen == [(5, 16, 6, 6)]
+    other(x), module(x)
+    mine, theirs = seen
+    assert mine == theirs and mine[1] == shape
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU to run the kernels on")

@@ -212,7 +212,8 @@ def _members(
 @contextlib.contextmanager
 def arithmetic(precision: str, threads: int | None = None, deterministic: bool = False) -> Iterator[None]:
     """Set what CUDA does with float32, tf32 only where it is asked for; how many CPU threads compute; and whether CUDA
-    may try which convolution is the fastest, or must give the same bits every time."""
+    may try which convolution is the fastest, or must give the same bits every time. All of it
+    comes back as it was, but for one thing: freed memory is kept from now on."""
     _keep_freed_memory()
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     before, threads_before = [switch.fp32_precision for switch in switches], torch.get_num_threads()

@@ -69,7 +69,8 @@ def _has_kernels(device: torch.device) -> bool:
 
 
 def fused(module: nn.Module, example: Tensor, *, flatten: bool = True) -> nn.Module:
-    """A copy of `module` with the modules in one wherever they follow each other in an nn.Sequential.
+    """A copy of `module` with the modules in one wherever they follow each other in an nn.Sequential; with
+    `flatten` also a `Flatten, Linear` behind them. Layers with hooks stay as they are.
 
     A module that uses them in another way shows it by other outputs for `example`, or by none: then fewer are in one.
     """
@@ -104,8 +105,9 @@ def _same(other: nn.Module, plain: nn.Module, example: Tensor) -> bool:
 
 
 def _flatten_late(block: nn.Sequential, number: int) -> None:
-    if number + 1 < len(block) and _flattens(block[number]) and type(block[number + 1]) is nn.Linear:
-        block[number], block[number + 1].__class__ = nn.Identity(), FlatLinear
+    two = list(block)[number : number + 2]
+    if len(two) == 2 and _flattens(two[0]) and type(two[1]) is nn.Linear and not any(map(_is_watched, two)):
+        block[number], two[1].__class__ = nn.Identity(), FlatLinear
 
 
 def _flattens(module: nn.Module) -> bool:
