@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedacd.engine.batches import Images, Ready
 from fedacd.engine.local import CLEAN_BATCH, WIDE_BATCH, WIDEST_BATCH, Job, Sums, clean_batch
 from fedacd.engine.program import aside, copy_all, program
+from fedacd.engine.trees import leaves, mapped, outline
 from fedacd.methods import Client, Method, Shared, Tensors, Trained
 from fedacd.metrics import tally
 from fedacd.models.net import Net
@@ -74,7 +74,7 @@ class CleanPrograms:
     def _over(self, samples: Tensor, model: Any, images: Images, net: Net, method: Method, of_batch: OfBatch) -> Any:
         batch = batch_of(len(samples), images, net)
         # A method's hyper-parameters are constants of a program.
-        kind = (tree_flatten(model)[1], type(images), batch, repr(method))
+        kind = (outline(model), type(images), batch, repr(method))
         with aside((model, samples)) if self._beside else contextlib.nullcontext():
             if kind not in self._made:
                 started = time.perf_counter()
@@ -98,13 +98,13 @@ class CleanProgram:
 
     def __init__(self, model: Any, images: Images, batch: int, of_batch: OfBatch, say: Callable[[str], None]) -> None:
         device, self._batch = images.labels.device, batch
-        self._model = tree_map(torch.clone, model)
+        self._model = mapped(torch.clone, model)
         self._samples = torch.zeros(len(images.labels) + self._batch, dtype=torch.int64, device=device)
         self._bounds = torch.zeros(2, dtype=torch.int64, device=device)
         """The next sample, and their number."""
         within = torch.arange(self._batch, device=device)
         first = of_batch(self._model, images, within * 0, torch.ones(self._batch, device=device))
-        self._sums = sums = tree_map(torch.zeros_like, first)
+        self._sums = sums = mapped(torch.zeros_like, first)
 
         def run(
             model: Any, samples: Tensor, bounds: Tensor, within: Tensor, pictures: tuple[Tensor, ...], sums: Any
@@ -112,17 +112,17 @@ class CleanProgram:
             position = bounds[0] + within
             index, w = samples[position.clamp(max=len(samples) - 1)], (position < bounds[1]).to(torch.float32)
             more = of_batch(model, images.of(*pictures), index, w)
-            for total, part in zip(tree_leaves(sums), tree_leaves(more), strict=True):
+            for total, part in zip(leaves(sums), leaves(more), strict=True):
                 total.add_(part)
             bounds.copy_(torch.stack([bounds[0] + len(within), bounds[1]]))
 
         self._run = program(run, self._model, self._samples, self._bounds, within, images.tensors, sums, say=say)
 
     def __call__(self, model: Any, samples: Tensor) -> Any:
-        copy_all(tree_leaves(self._model), tree_leaves(model))
-        torch._foreach_zero_(tree_leaves(self._sums))
+        copy_all(leaves(self._model), leaves(model))
+        torch._foreach_zero_(leaves(self._sums))
         self._samples[: len(samples)] = samples
         self._bounds.zero_()[1:].fill_(len(samples))  # no copy from the host, which would wait for the device
         for _ in range(0, len(samples), self._batch):
             self._run()
-        return tree_map(torch.clone, self._sums)
+        return mapped(torch.clone, self._sums)

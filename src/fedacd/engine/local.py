@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from fedacd.config import Train
 from fedacd.engine.batches import Batch, Images, draws_of, mixed, steps_of
 from fedacd.engine.plan import LocalPlan
+from fedacd.engine.trees import mapped
 from fedacd.methods import Client, Did, Method, Reply, Shared, Tensors, Trained
 from fedacd.methods.common import cross_entropy, is_class
 from fedacd.metrics import tally
@@ -222,7 +222,7 @@ class Outcome(NamedTuple):
 def here(job: Job) -> Job:
     """A job whose client's state is where its data are; until then it rests in host memory."""
     device = job.members.device
-    return job._replace(client=tree_map(lambda tensor: tensor.to(device, non_blocking=True), job.client))
+    return job._replace(client=mapped(lambda tensor: tensor.to(device, non_blocking=True), job.client))
 
 
 def run_client(job: Job) -> Outcome:

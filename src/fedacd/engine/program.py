@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from fedacd.engine.trees import leaves, refilled
 
 # Programs are compiled once for this and later starts. torch sets its own folder when it first needs one.
 _HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -23,12 +24,12 @@ def program(function: Callable[..., None], *arguments: Any, say: Callable[[str],
 
     On a CPU as it is. Where it cannot be compiled it is captured as it is, and `say` is told.
     """
-    flat, spec = tree_flatten(arguments)
+    flat = leaves(arguments)
     if not flat[0].is_cuda:
         return lambda: function(*arguments)
 
     def run(*flat: Tensor) -> None:
-        function(*tree_unflatten(list(flat), spec))
+        function(*refilled(arguments, flat))
 
     compiled = _compiled(run, flat, say)
     graph = _captured(lambda: compiled(*flat))
@@ -45,7 +46,7 @@ def aside(read: Any) -> Iterator[None]:
 
     `read`: a tree of the tensors from outside that are read there, whose memory is not given away before.
     """
-    tensors = tree_leaves(read)
+    tensors = leaves(read)
     if not tensors[0].is_cuda:
         yield
         return

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
 
 from fedacd import metrics
 from fedacd.engine.batches import Images
@@ -15,6 +14,7 @@ from fedacd.engine.plan import Stream, generator, local_plan, participants, torc
 from fedacd.engine.program import aside
 from fedacd.engine.setup import Setup, images_of
 from fedacd.engine.spread import ALONE, World
+from fedacd.engine.trees import mapped
 from fedacd.engine.underway import Fold, Later, Round, at_rest, bytes_of, stand_ins, to_device
 from fedacd.errors import RecordError, UpdateError
 from fedacd.methods import Client, Reply, Server, Shared, Tensors, Total
@@ -239,7 +239,7 @@ def _misfit(why: str) -> RecordError:
 
 
 def _copy_at(stacked: Any, at: int) -> Any:
-    return tree_map(lambda values: values[at].clone(), stacked)
+    return mapped(lambda values: values[at].clone(), stacked)
 
 
 def _at(stacked: Tensors, at: int) -> Tensors:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from fedacd.engine.batches import Draws, Images, draws_of, one_step
 from fedacd.engine.clean import CleanPrograms
@@ -39,6 +38,7 @@ from fedacd.engine.local import (
     survey,
 )
 from fedacd.engine.program import copy_all, program
+from fedacd.engine.trees import leaves, mapped, refilled
 from fedacd.errors import UpdateError
 from fedacd.methods import Method, Tensors
 from fedacd.models.net import Net
@@ -72,7 +72,7 @@ def advance(net: Net, method: Method, images: Images, kind: str, slot: Slot) -> 
     method = with_values(method, slot.values)
     moved = step(net, method, slot.moving, slot.fixed, one_step(images, draws, kind), gradient_under_vmap)
     active = slot.position < slot.steps
-    moved = tree_map(lambda old, new: torch.where(active, new, old), slot.moving, moved)
+    moved = mapped(lambda old, new: torch.where(active, new, old), slot.moving, moved)
     return moved, slot.position + active
 
 
@@ -89,7 +89,7 @@ def variable(job: Job) -> list[str]:
 
     Raises a RuntimeError where a step cannot be stacked at all, as that of a model which draws random numbers.
     """
-    slot = tree_map(lambda tensor: tensor[None].clone(), _slot_of(job))
+    slot = mapped(lambda tensor: tensor[None].clone(), _slot_of(job))
     _all_slots(job)(slot, job.images.tensors)
     found = []
     for name, value in vars(job.method).items():
@@ -114,7 +114,7 @@ def _slot_of(job: Job, values: Tensors | None = None, clean: CleanPass = clean_p
 def _stacked(slots: Sequence[Slot], S: int) -> Slot:
     """Slots side by side, with room for S steps in each."""
     draws = Draws(*(_room(field, S) for field in zip(*(slot.draws for slot in slots), strict=True)))
-    moving, position, fixed, steps, values = tree_map(lambda *each: torch.stack(each), *(slot[:-1] for slot in slots))
+    moving, position, fixed, steps, values = mapped(lambda *each: torch.stack(each), *(slot[:-1] for slot in slots))
     return Slot(moving, position, fixed, steps, values, draws)
 
 
@@ -139,6 +139,7 @@ class Slots:
         self._stack: Slot | None = None
         self._places: list[list[Tensor]] = []
         """Of every slot: where all of it lies in the stack but the draws."""
+        self._num_moving = 0
         self._run: Callable[[], None] = lambda: None
         self._clean, self._measure = CleanPrograms(say), CleanPrograms(say, beside_training=True)
         self.tally: TallyOf = self._measure.tally
@@ -171,7 +172,7 @@ class Slots:
         assert self._stack
         k = self._jobs.index(None)
         slot = self._slot_of(job)
-        copy_all(self._places[k], tree_leaves(slot[:-1]))
+        copy_all(self._places[k], leaves(slot[:-1]))
         for held, values in zip(self._stack.draws, slot.draws, strict=True):
             held[k, : len(values)] = values  # what lies behind them is not looked at
         self._jobs[k], self._position[k] = (tag, job, slot.fixed), 0
@@ -228,18 +229,17 @@ class Slots:
     def _copy(self, k: int) -> Moving:
         """What a slot's client has become."""
         assert self._stack
-        leaves, spec = tree_flatten(self._stack.moving)
-        places = self._places[k][: len(leaves)]  # `moving` comes first
+        places = self._places[k][: self._num_moving]  # `moving` comes first
         floats = iter(torch._foreach_mul([place for place in places if place.is_floating_point()], 1))
         copies = [next(floats) if place.is_floating_point() else place.clone() for place in places]
-        moving: Moving = tree_unflatten(copies, spec)
+        moving: Moving = refilled(self._stack.moving, copies)
         return moving
 
     def _survey_epoch(self, k: int, job: Job) -> None:
         assert self._stack
-        moving = tree_map(lambda stacked: stacked[k], self._stack.moving)
+        moving = mapped(lambda stacked: stacked[k], self._stack.moving)
         client, _ = survey(job, moving.now, moving.client, "epoch", self._clean)
-        copy_all(tree_leaves(moving.client), tree_leaves(client))
+        copy_all(leaves(moving.client), leaves(client))
 
     def drop(self, is_dropped: Callable[[Any], bool]) -> None:
         """Forget jobs; their slots are idle."""
@@ -276,7 +276,8 @@ class Slots:
         started = time.perf_counter()
         self._run = program(_all_slots(job), stack, job.images.tensors, say=self._say)
         self._stack = stack  # only now: without a program there is nothing to start jobs in
-        self._places = [[tensor[k] for tensor in tree_leaves(stack[:-1])] for k in range(self.K)]
+        self._places = [[tensor[k] for tensor in leaves(stack[:-1])] for k in range(self.K)]
+        self._num_moving = len(leaves(stack.moving))
         if job.members.is_cuda:
             seconds = time.perf_counter() - started
             self._compile_seconds += seconds
@@ -288,7 +289,7 @@ def _most_slots(job: Job, slot: Slot) -> int:
     device = job.members.device
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    one = tree_map(lambda tensor: tensor[None].clone(), slot)
+    one = mapped(lambda tensor: tensor[None].clone(), slot)
     _all_slots(job)(one, job.images.tensors)
     each = torch.cuda.max_memory_allocated(device) - before
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -303,7 +304,7 @@ def _all_slots(job: Job) -> Callable[[Slot, tuple[Tensor, ...]], None]:
         images = job.images.of(*pictures)
         moved, position = torch.vmap(lambda slot: advance(job.net, job.method, images, job.train.images, slot))(stack)
         # One by one: torch 2.11 compiles _foreach_copy_ into a kernel that does not build.
-        for held, new in zip(tree_leaves(stack.moving), tree_leaves(moved), strict=True):
+        for held, new in zip(leaves(stack.moving), leaves(moved), strict=True):
             held.copy_(new)
         stack.position.copy_(position)
 

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from fedacd.engine.trees import leaves, mapped, refilled
 from fedacd.environment import end_with_parent, rank_and_size
 from fedacd.errors import UpdateError, WorkerError
 
@@ -60,15 +60,14 @@ class World:
 
     def gather(self, mine: Mapping[int, Any], everyone: Sequence[int]) -> Any:
         """Trees by number, each known to one rank -> one tree of tensors stacked in the order of `everyone`."""
-        nothing = tree_map(torch.zeros_like, next(iter(mine.values()))) if self.size > 1 else None
+        nothing = mapped(torch.zeros_like, next(iter(mine.values()))) if self.size > 1 else None
         trees = [mine.get(number, nothing) for number in everyone]
-        flat, spec = zip(*map(tree_flatten, trees), strict=True)
-        return self.sum(tree_unflatten([torch.stack(tensors) for tensors in zip(*flat, strict=True)], spec[0]))
+        return self.sum(mapped(lambda *tensors: torch.stack(tensors), *trees))
 
     def _exchange(self, tree: Any, exchange: Callable[[Tensor], Any]) -> Any:
         if self.size == 1:
             return tree
-        tensors, spec = tree_flatten(tree)
+        tensors = leaves(tree)
         if not tensors:
             return tree
         # In one message, and in float64, which holds float32 and whole numbers exactly.
@@ -79,7 +78,7 @@ class World:
             raise WorkerError(f"a worker process of this run has died ({_first_line(error)}).") from None
         parts = torch.split(values, [tensor.numel() for tensor in tensors])
         shaped = [part.reshape(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
-        return tree_unflatten(shaped, spec)
+        return refilled(tree, shaped)
 
 
 ALONE = World()

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from fedacd.engine.local import Job, Outcome
+from fedacd.engine.trees import mapped
 from fedacd.methods import Client, Method, Reply, Shared, Tensors
 
 
@@ -27,8 +27,10 @@ class Fold:
     def add(self, reply: Reply) -> None:
         u = self._method.weight(reply.told).double()
         self._moved += u * (self._flat(reply.params) - self._start)
-        for name, value in reply.extra.items():
-            self.extra[name] = self.extra[name] + value.double() if name in self.extra else value.double()
+        if not self.extra:
+            self.extra = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in reply.extra.items()}
+        if reply.extra:
+            torch._foreach_add_(list(self.extra.values()), [reply.extra[name] for name in self.extra])
 
     @property
     def moved(self) -> Tensors:
@@ -119,10 +121,10 @@ def at_rest(clients: list[Client]) -> list[Client]:
     Such memory is slow to get and quick to use again. Had the clients none at the start, each would need some when it
     first comes back from training; now it gets what another has left.
     """
-    pinned: list[Client] = tree_map(lambda tensor: tensor.pin_memory(), clients)
+    pinned: list[Client] = mapped(lambda tensor: tensor.pin_memory(), clients)
     return pinned
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
     """Copies, which on the way from a GPU have not arrived when this returns."""
-    return tree_map(lambda tensor: tensor.to(device, non_blocking=True), tree)
+    return mapped(lambda tensor: tensor.to(device, non_blocking=True), tree)

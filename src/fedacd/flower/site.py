@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._pytree import tree_map
 
 from fedacd import data, partition
 from fedacd.config import Config, Settings, setting
@@ -23,6 +22,7 @@ from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, run_client
 from fedacd.engine.plan import Stream, generator, local_plan, torch_seed
 from fedacd.engine.setup import arithmetic, build_net
+from fedacd.engine.trees import mapped
 from fedacd.errors import ConfigError, DataError, RecordError
 from fedacd.files import read_safetensors, write_safetensors, writing
 from fedacd.methods import Client, Method, Reply, Server, Shared, Tensors, find
@@ -167,4 +167,4 @@ def _data(node: Node, order: Order) -> tuple[Dataset, NDArray[np.int64]]:
 
 
 def _on(tree: Any, device: torch.device) -> Any:
-    return tree_map(lambda tensor: tensor.to(device), tree)
+    return mapped(lambda tensor: tensor.to(device), tree)

@@ -16,6 +16,7 @@ In the order of a round:
 Shapes: B batch, C classes, D features.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -173,8 +174,9 @@ class Method(Settings):
             return f"parameter {min(surplus)} is not known"
         for part in reply:
             for name, tensor in part.items():
-                once = tensor[tuple(0 if stride == 0 else slice(None) for stride in tensor.stride())]  # a stand-in
-                if not bool(torch.isfinite(once).all()):
+                # A stand-in is one number, in many places.
+                one = not any(tensor.stride())
+                if not (math.isfinite(tensor.as_strided((), ())) if one else torch.isfinite(tensor).all()):
                     return f"{name} is not finite"
         return None
 
