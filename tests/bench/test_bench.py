@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from fedacd import bench
 from fedacd.bench import command, engines, job, machine, worker
-from fedacd.bench.contestants import contestants
+from fedacd.bench.contestants import by_process, contestants
 from fedacd.bench.engines import train_together
 from fedacd.bench.job import Job
 from fedacd.bench.measure import Measured, Turn
 from fedacd.bench.show import about, notes, show
-from fedacd.bench.workload import WORKLOADS, cohorts, find, load, setups
+from fedacd.bench.workload import WORKLOADS, Workload, cohorts, find, load, setups
 from fedacd.cli_exits import reporting
 from fedacd.engine.setup import Setup
 from fedacd.errors import ConfigError
@@ -45,10 +45,10 @@ def jobs(monkeypatch: pytest.MonkeyPatch, idle: None) -> list[Job]:
     """The jobs that would be run, each of which takes a second."""
     seen: list[Job] = []
 
-    def pretend(what: Job, command: list[str]) -> Turn:
+    def pretend(what: Job, command: list[str]) -> list[Turn]:
         seen.append(what)
-        return Measured(samples=500 if what.contestant == "plain" else 1500, seconds=1, rounds=what.rounds,
-                        real_data=False)  # fmt: skip
+        samples = [500 if name == "plain" else 1500 for name in what.contestants]
+        return [Measured(samples=number, seconds=1, rounds=what.rounds, real_data=False) for number in samples]
 
     monkeypatch.setattr(job, "run_apart", pretend)
     return seen
@@ -80,7 +80,7 @@ def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(tmp_path:
 def test_turns_and_rounds(jobs: list[Job]) -> None:
     only = ["plain", "engine-fp32"]
     report = bench.run(device="cpu", rounds=8, repeats=2, only=only)
-    assert [what.contestant for what in jobs] == only * 2
+    assert [what.contestants for what in jobs] == [[name] for name in only] * 2
     assert [what.rounds for what in jobs] == [3, 8] * 2
     (table,) = report.tables
     assert table.rows[1].ratios == {"plain": 3.0}
@@ -98,7 +98,7 @@ def test_a_contestant_of_one_workload_alone(jobs: list[Job]) -> None:
 def test_packages_that_are_missing_are_named(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     report = bench.run(device="cpu", repeats=1)
-    assert [what.contestant for what in jobs] == ["plain", "engine-fp32", "engine-bf16"]
+    assert [what.contestants for what in jobs] == [["plain"], ["engine-fp32"], ["engine-bf16"]]
     assert report.tables[0].left_out == [
         f"{name} is not installed (pip install 'fedacd[bench]')." for name in ("pfl", "Flower")
     ]
@@ -141,9 +141,8 @@ def test_a_workload_is_a_key(name: str, quick: bool) -> None:
 
 def test_numbers_of_clients_are_compared_method_by_method(jobs: list[Job]) -> None:
     report = bench.run(device="cpu", workloads=["growth"], repeats=1)
-    assert [(what.contestant, what.rounds) for what in jobs] == [
-        ("fedacd-20", 8), ("fedacd-1000", 8), ("scaffold-20", 8), ("scaffold-1000", 8)
-    ]  # fmt: skip
+    names = ["fedacd-20", "fedacd-1000", "scaffold-20", "scaffold-1000"]
+    assert [(what.contestants, what.rounds) for what in jobs] == [([name], 8) for name in names]
     (table,) = report.tables
     assert table.baselines == ["fedacd-20", "scaffold-20"]
     assert table.samples_of_a_full_run == 200 * 10 * 50 * 5
@@ -159,13 +158,30 @@ def test_a_growing_federation_in_tiny(contestant: str, clients: int, monkeypatch
         train_together(runs, told)
 
     monkeypatch.setattr(engines, "train_together", watched)
-    found = worker.run(Job(contestant=contestant, workload="growth", rounds=1, device="cpu", quick=True))
-    assert found and found.samples == 2 * 8
+    (found,) = worker.run(Job(contestants=[contestant], workload="growth", rounds=1, device="cpu", quick=True))
+    assert found.samples == 2 * 8
     (run,) = seen
     assert [len(part) for part in run.members] == [8] * clients
     assert len(set(np.concatenate(run.members))) == 8 * clients
     assert run.config.method.name == contestant.partition("-")[0]
     assert run.config.run.save_every == run.config.train.rounds
+
+
+def test_on_a_gpu_two_numbers_of_clients_share_a_process() -> None:
+    growth, federation = find("growth", device="cuda"), find("federation", device="cuda")
+
+    def names(work: Workload, device: str) -> list[list[str]]:
+        return [[one.name for one in group] for group in by_process([*contestants(work, device).values()], device)]
+
+    assert names(growth, "cuda") == [["fedacd-20", "fedacd-1000"], ["scaffold-20", "scaffold-1000"]]
+    assert names(growth, "cpu") == [["fedacd-20"], ["fedacd-1000"], ["scaffold-20"], ["scaffold-1000"]]
+    assert all(len(group) == 1 for group in names(federation, "cuda"))
+
+
+def test_two_contestants_in_one_process(idle: None) -> None:
+    what = Job(contestants=["scaffold-16", "scaffold-4"], workload="growth", rounds=1, device="cpu", quick=True)
+    found = job.run_apart(what, job.command())
+    assert [turn.samples for turn in found if isinstance(turn, Measured)] == [2 * 8] * 2
 
 
 def test_real_data_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,16 +213,16 @@ def test_a_run_that_fails_ends_the_turn() -> None:
 
 @pytest.mark.parametrize("contestant", ["plain", "engine-fp32-eval"])
 def test_the_paper_in_tiny(contestant: str) -> None:
-    found = worker.run(Job(contestant=contestant, workload="paper", rounds=1, device="cpu", quick=True))
-    assert found and found.samples > 0 and found.seconds > 0 and found.rounds == 1
+    (found,) = worker.run(Job(contestants=[contestant], workload="paper", rounds=1, device="cpu", quick=True))
+    assert found.samples > 0 and found.seconds > 0 and found.rounds == 1
     assert found.peak_memory and found.peak_memory > 10_000_000
 
 
 def test_why_a_process_failed(tmp_path: Path) -> None:
-    what = Job(contestant="plain", workload="federation", rounds=1, device="cpu", quick=True)
+    what = Job(contestants=["plain"], workload="federation", rounds=1, device="cpu", quick=True)
     script = "import sys; print('noise', file=sys.stderr); raise MemoryError('too large')"
-    assert job.run_apart(what, [sys.executable, "-c", script]) == "MemoryError: too large"
-    assert job.run_apart(what, [sys.executable, "-c", ""]) == "no result"
+    assert job.run_apart(what, [sys.executable, "-c", script]) == ["MemoryError: too large"]
+    assert job.run_apart(what, [sys.executable, "-c", ""]) == ["no result"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
@@ -262,7 +278,7 @@ def test_the_command_line(jobs: list[Job], tmp_path: Path) -> None:
 def test_a_contestant_that_fails_is_named_and_the_exit_code_tells(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "run_apart", lambda *_: "MemoryError: too large")
+    monkeypatch.setattr(job, "run_apart", lambda *_: ["MemoryError: too large"])
     app = typer.Typer()
     app.command()(command.bench)
     done = CliRunner().invoke(app, ["--device", "cpu", "--only", "engine-fp32"])

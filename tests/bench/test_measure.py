@@ -1,5 +1,7 @@
 """Turns, medians, ratios and the timed window, with contestants that only pretend."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from fedacd.bench.measure import Event, Measured, Turn, summarise, take_turns, window
@@ -13,26 +15,27 @@ def measured(rate: float, **engine: float) -> Measured:
 def test_contestants_take_turns() -> None:
     order: list[str] = []
 
-    def measure(name: str) -> Turn:
-        order.append(name)
-        return measured(1)
+    def measure(names: Sequence[str]) -> list[Turn]:
+        order.extend(names)
+        return [measured(ord(name)) for name in names]
 
     before: list[int] = []
-    take_turns(["a", "b", "c"], 2, measure, before.append)
-    assert order == ["a", "b", "c", "a", "b", "c"]
-    assert before == [0, 1]
+    turns = take_turns([["a"], ["b", "c"]], 3, measure, before.append)
+    assert order == ["a", "b", "c", "a", "c", "b", "a", "b", "c"]
+    assert turns == {name: [measured(ord(name))] * 3 for name in "abc"}
+    assert before == [0, 1, 2]
 
 
 def test_one_that_failed_is_not_tried_again() -> None:
     calls: list[str] = []
 
-    def measure(name: str) -> Turn:
-        calls.append(name)
-        return "out of memory" if name == "b" else measured(1)
+    def measure(names: Sequence[str]) -> list[Turn]:
+        calls.extend(names)
+        return ["out of memory" if name == "b" else measured(1) for name in names]
 
-    turns = take_turns(["a", "b"], 3, measure)
-    assert calls == ["a", "b", "a", "a"]
-    assert turns["b"] == ["out of memory"]
+    turns = take_turns([["a"], ["b", "c"]], 3, measure)
+    assert calls == ["a", "b", "c", "a", "a"]
+    assert turns["b"] == ["out of memory"] and turns["c"] == [measured(1)]
 
 
 def test_medians_and_ratios_of_turns_that_belong_together() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from fedacd.bench import job, machine, workload
-from fedacd.bench.contestants import Contestant, baselines, contestants
+from fedacd.bench.contestants import Contestant, baselines, by_process, contestants
 from fedacd.bench.job import Job
 from fedacd.bench.measure import Measured, Row, Turn, summarise, take_turns
 from fedacd.bench.workload import FULL_RUN, Workload, find
@@ -108,19 +108,21 @@ def run(
         say(f"{work.name}: {work.what}")
         here = {name: contestant for name, contestant in everybody.items() if not contestant.missing}
 
-        def measure(name: str, work: Workload = work, here: dict[str, Contestant] = here) -> Turn:
+        def measure(names: Sequence[str], work: Workload = work, here: dict[str, Contestant] = here) -> Sequence[Turn]:
             timed = rounds or (work.rounds_on_gpu if kind == "cuda" else work.rounds_on_cpu)
-            turn = _turn(work, here[name], str(where), timed, profile)
-            found = f"{turn.samples / turn.seconds:,.0f} samples/s" if isinstance(turn, Measured) else f"failed: {turn}"
-            say(f"{work.name}: {here[name].title}: {found}")
-            return turn
+            turns = _turn(work, [here[name] for name in names], str(where), timed, profile)
+            for name, turn in zip(names, turns, strict=True):
+                found = f"{turn.rate:,.0f} samples/s" if isinstance(turn, Measured) else f"failed: {turn}"
+                say(f"{work.name}: {here[name].title}: {found}")
+            return turns
 
         def look(repeat: int) -> None:
             for sign in machine.not_idle(where, first=False, seconds=0.5) if repeat else ():
                 seen.append(f"before turn {repeat + 1}: {sign}")
                 say(f"The machine is NOT idle, {seen[-1]}.")
 
-        turns = take_turns(list(here), repeats, measure, look)
+        groups = [[one.name for one in group] for group in by_process(list(here.values()), kind)]
+        turns = take_turns(groups, repeats, measure, look)
         tables.append(_table(work, everybody, turns, kind))
     return Report(
         quick=quick,
@@ -159,12 +161,14 @@ def _choose(
     return [(work, everybody) for work, everybody in chosen if everybody]
 
 
-def _turn(work: Workload, contestant: Contestant, device: str, rounds: int, profile: Path | None) -> Turn:
-    on_cores = contestant.kind == "pfl" and device == "cpu"
-    processes = min(cores(), work.cohort) if on_cores else 1
-    timed = min(rounds, PLAIN_ROUNDS) if contestant.kind == "plain" else rounds
+def _turn(
+    work: Workload, group: Sequence[Contestant], device: str, rounds: int, profile: Path | None
+) -> Sequence[Turn]:
+    kind = group[0].kind
+    processes = min(cores(), work.cohort) if kind == "pfl" and device == "cpu" else 1
+    timed = min(rounds, PLAIN_ROUNDS) if kind == "plain" else rounds
     what = Job(
-        contestant=contestant.name,
+        contestants=[one.name for one in group],
         workload=work.name,
         rounds=timed,
         device=device,

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedacd.bench.workload import Workload
@@ -76,6 +76,18 @@ def _version(package: str) -> str:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return f" {importlib.metadata.version(package)}"
     return ""
+
+
+def by_process(everybody: Sequence[Contestant], device: str) -> list[list[Contestant]]:
+    """Who shares a process: on a GPU, those that differ in the number of clients alone.
+
+    With small clients that is the host's speed, and one process may be a quarter faster than the next. On a CPU the
+    peak of memory is a process's, which would not tell them apart.
+    """
+    shared: dict[str, list[Contestant]] = {}
+    for one in everybody:
+        shared.setdefault(one.method or one.name if device == "cuda" else one.name, []).append(one)
+    return list(shared.values())
 
 
 def baselines(workload: Workload, device: str) -> tuple[str, ...]:

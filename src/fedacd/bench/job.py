@@ -1,4 +1,7 @@
-"""One turn of one contestant in a process of its own, so that threads, memory peaks and CUDA's state do not leak."""
+"""A turn in a process of its own, so that threads, memory peaks and CUDA's state do not leak.
+
+It is one contestant's, or that of several which share what a process has by luck, such as where its memory lies.
+"""
 
 import contextlib
 import dataclasses
@@ -8,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedacd.bench.measure import Measured, Turn
@@ -23,7 +27,8 @@ PARENT = "FEDACD_BENCH_PARENT"
 class Job:
     """What the process is told."""
 
-    contestant: str
+    contestants: Sequence[str]
+    """One after the other."""
     workload: str
     rounds: int
     """To be timed."""
@@ -36,8 +41,8 @@ class Job:
         return json.dumps(dataclasses.asdict(self))
 
 
-def run_apart(job: Job, command: list[str]) -> Turn:
-    """Run a turn in a new process and read its result, or the reason why there is none.
+def run_apart(job: Job, command: list[str]) -> list[Turn]:
+    """Run a turn in a new process and read the result of every contestant, or the reason why there is none.
 
     Threads are left to torch, as for a user who set nothing (in a quick job, to whoever set something); Flower's and
     ray's reports to their makers are off.
@@ -57,14 +62,15 @@ def run_apart(job: Job, command: list[str]) -> Turn:
         try:
             stdout, stderr = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            return f"given up after {LIMIT} seconds"
+            return [f"given up after {LIMIT} seconds"] * len(job.contestants)
         finally:
             _end(process)
     try:
-        return Measured(**json.loads(stdout))
+        return [Measured(**found) for found in json.loads(stdout)]
     except ValueError:
         lines = [line for line in stderr.splitlines() if line.strip()]
-        return next((line for line in reversed(lines) if "Error" in line), (lines or ["no result"])[-1]).strip()
+        why = next((line for line in reversed(lines) if "Error" in line), (lines or ["no result"])[-1]).strip()
+        return [why] * len(job.contestants)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

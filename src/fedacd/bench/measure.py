@@ -1,7 +1,8 @@
 """From measurements to medians and ratios.
 
-Contestants take turns (A, B, C, A, B, C ...), so that a machine that grows warm or busy does so for all of them. A
-contestant's rate is the median over its turns; a ratio is the median of the ratios of turns that belong together.
+Contestants take turns (A, B, C, A, B, C ...), so that a machine that grows warm or busy does so for all of them. Those
+that share a process change places from turn to turn. A contestant's rate is the median over its turns; a ratio is the
+median of the ratios of turns that belong together.
 """
 
 import statistics
@@ -69,15 +70,23 @@ Turn = Measured | str
 
 
 def take_turns(
-    names: Sequence[str], repeats: int, measure: Callable[[str], Turn], before: Callable[[int], None] = lambda _: None
+    groups: Sequence[Sequence[str]],
+    repeats: int,
+    measure: Callable[[Sequence[str]], Sequence[Turn]],
+    before: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[Turn]]:
-    """Measure every contestant once, then every one again. One that failed is not tried again."""
-    turns: dict[str, list[Turn]] = {name: [] for name in names}
+    """Measure every group of contestants once, then every one again. One in which something failed is not tried again.
+
+    `measure` is given the names of a group, and in every other turn the last of them first.
+    """
+    turns: dict[str, list[Turn]] = {name: [] for group in groups for name in group}
     for repeat in range(repeats):
         before(repeat)
-        for name in names:
-            if not any(isinstance(turn, str) for turn in turns[name]):
-                turns[name].append(measure(name))
+        for group in groups:
+            if not any(isinstance(turn, str) for name in group for turn in turns[name]):
+                order = group[::-1] if repeat % 2 else group
+                for name, turn in zip(order, measure(order), strict=True):
+                    turns[name].append(turn)
     return turns
 
 

@@ -1,6 +1,7 @@
 """The process of one turn: `python -m fedacd.bench.worker JOB` prints one line of JSON and nothing else."""
 
 import dataclasses
+import gc
 import json
 import os
 import sys
@@ -15,12 +16,19 @@ from fedacd.bench.workload import Workload, find
 from fedacd.environment import end_with_parent, rank_and_size
 
 
-def run(job: Job) -> Measured | None:
-    """Measure one contestant in this process; None in a process that only helps."""
+def run(job: Job) -> list[Measured]:
+    """Measure contestants in this process; none in a process that only helps."""
     device = job.device.partition(":")[0]
     work = find(job.workload, device=device, quick=job.quick)
-    contestant = contestants(work, device)[job.contestant]
-    return _runner(contestant.kind)(job, contestant.work(work), contestant)
+    found = []
+    for name in job.contestants:
+        contestant = contestants(work, device)[name]
+        if device == "cuda":
+            gc.collect()  # nothing of the one before
+            torch.cuda.reset_peak_memory_stats(job.device)
+        if measured := _runner(contestant.kind)(job, contestant.work(work), contestant):
+            found.append(measured)
+    return found
 
 
 def _runner(kind: str) -> Callable[[Job, Workload, Contestant], Measured | None]:
@@ -44,9 +52,8 @@ def main() -> None:
     # What libraries print goes to stderr; stdout is kept for the result.
     with os.fdopen(os.dup(1), "w") as result:
         os.dup2(2, 1)
-        measured = run(Job(**json.loads(sys.argv[1])))
-        if measured is not None:
-            result.write(json.dumps(dataclasses.asdict(measured)) + "\n")
+        if measured := run(Job(**json.loads(sys.argv[1]))):
+            result.write(json.dumps(list(map(dataclasses.asdict, measured))) + "\n")
     if torch.distributed.is_initialized():
         # The result is out. Threads of torch.distributed sometimes abort an ordinary end, so it is cut short.
         torch.distributed.barrier()

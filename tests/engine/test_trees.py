@@ -1,0 +1,62 @@
+"""Trees of tensors, beside torch's own way through them."""
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as theirs
+
+from fedacd.engine.trees import leaves, mapped, outline, refilled
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def number(value: float) -> Tensor:
+    return torch.tensor(value)
+
+
+TREES = [
+    number(1),
+    {},
+    [],
+    (number(1), [number(2), {"b": number(3), "a": number(4)}]),
+    Pair({"z": number(1)}, Pair(number(2), ())),
+    [Pair(number(1), {}), Pair(number(2), {})],
+]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_as_torch_does_it(tree: Any) -> None:
+    tensors, spec = theirs.tree_flatten(tree)
+    assert [*map(id, leaves(tree))] == [*map(id, tensors)]
+    doubled = [tensor * 2 for tensor in tensors]
+    for found in (mapped(lambda tensor: tensor * 2, tree), refilled(tree, doubled)):
+        assert theirs.tree_flatten(found)[1] == spec
+        assert leaves(found) == doubled
+
+
+def test_several_trees_at_once() -> None:
+    one, other = Pair({"a": number(1), "b": number(2)}, ()), Pair({"b": number(20), "a": number(10)}, ())
+    found = mapped(lambda *tensors: torch.stack(tensors), one, other)
+    assert isinstance(found, Pair) and found.second == ()
+    assert {name: value.tolist() for name, value in found.first.items()} == {"a": [1, 10], "b": [2, 20]}
+
+
+def test_trees_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        mapped(torch.add, [number(1), number(2)], [number(1)])
+    with pytest.raises(KeyError):
+        mapped(torch.add, {"a": number(1)}, {"b": number(1)})
+    with pytest.raises(StopIteration):
+        refilled([number(1), number(2)], [number(1)])
+
+
+def test_the_outline_is_what_trees_have_in_common() -> None:
+    like = [outline(tree) for tree in TREES]
+    assert len(set(like)) == len(TREES)
+    assert like == [outline(mapped(torch.neg, tree)) for tree in TREES]
+    assert outline({"a": number(1), "b": number(2)}) != outline({"b": number(1), "a": number(2)})
