@@ -184,6 +184,14 @@ def test_two_contestants_in_one_process(idle: None) -> None:
     assert [turn.samples for turn in found if isinstance(turn, Measured)] == [2 * 8] * 2
 
 
+def test_what_was_measured_before_a_failure_is_kept() -> None:
+    what = Job(contestants=["fedacd-20", "fedacd-1000"], workload="growth", rounds=1, device="cpu")
+    one = Measured(samples=2, seconds=1, rounds=1, real_data=False)
+    line = json.dumps(dataclasses.asdict(one))
+    script = f"print({line!r}, flush=True); raise MemoryError('too large')"
+    assert job.run_apart(what, [sys.executable, "-c", script]) == [one, "MemoryError: too large"]
+
+
 def test_real_data_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     work = dataclasses.replace(find("federation", device="cpu"), num_train=40, num_test=5)
     made, real = load(work)

@@ -1,5 +1,8 @@
 """What a method and a model let us stack."""
 
+import dataclasses
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +13,8 @@ from fedacd.engine.crew import Crew, Loop
 from fedacd.engine.setup import prepare
 from fedacd.engine.slots import variable
 from fedacd.engine.together import _tiny_job, trainer_for
-from fedacd.methods import METHODS
+from fedacd.methods import METHODS, Client, Did, Tensors
+from fedacd.methods.fedavg import FedAvg
 from fedacd.models import SmallCNN
 from tests.engine.test_slots import SMALL, a_run, assert_same_bits, by_loop, some, without_clock, work
 
@@ -50,6 +54,21 @@ def test_a_model_with_dropout_is_trained_by_the_loop(data: Dataset) -> None:
     alone, expected = by_loop(setup)
     assert_same_bits(simulation, alone)
     assert without_clock(records) == without_clock(expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noting(FedAvg):
+    """Notes something down that it had not before."""
+
+    def observe(self, out: Tensors, target: Tensor, w: Tensor, client: Client, did: Did) -> Client:
+        return client._replace(memo={"seen": w.sum()})
+
+
+def test_a_method_whose_state_changes_its_names_is_trained_by_the_loop(data: Dataset) -> None:
+    said: list[str] = []
+    setup = dataclasses.replace(a_run(data, "fedavg"), method=Noting())
+    assert isinstance(trainer_for([setup], said.append), Loop)
+    assert "trees that differ" in said[0]
 
 
 class Moody(SmallCNN):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as theirs
 
-from fedacd.engine.trees import leaves, mapped, outline, refilled
+from fedacd.engine.trees import leaves, leaves_as, mapped, outline, refilled
 
 
 class Pair(NamedTuple):
@@ -44,15 +44,37 @@ def test_several_trees_at_once() -> None:
     found = mapped(lambda *tensors: torch.stack(tensors), one, other)
     assert isinstance(found, Pair) and found.second == ()
     assert {name: value.tolist() for name, value in found.first.items()} == {"a": [1, 10], "b": [2, 20]}
+    assert leaves_as(one, other) == [number(10), number(20)]
 
 
-def test_trees_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        mapped(torch.add, [number(1), number(2)], [number(1)])
-    with pytest.raises(KeyError):
-        mapped(torch.add, {"a": number(1)}, {"b": number(1)})
-    with pytest.raises(StopIteration):
-        refilled([number(1), number(2)], [number(1)])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([number(1), number(2)], [number(1)]),
+        ({"a": number(1)}, {"b": number(1)}),
+        ({"a": number(1)}, {"a": number(1), "b": number(2)}),
+        (Pair(number(1), ()), (number(1), ())),
+        ([number(1)], torch.ones(1)),
+    ],
+)
+def test_trees_that_differ_are_refused(one: Any, other: Any) -> None:
+    with pytest.raises(ValueError, match=r"differ|shorter"):
+        mapped(torch.add, one, other)
+    with pytest.raises((ValueError, TypeError)):
+        mapped(torch.add, other, one)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_too_few_and_too_many_tensors_are_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=f"{count} tensors for"):
+        refilled([number(1), number(2)], [number(1)] * count)
+
+
+@pytest.mark.parametrize("other", [None, 1.0, "text"])
+def test_what_is_not_a_tensor_is_refused(other: Any) -> None:
+    for act in (leaves, outline, lambda tree: mapped(torch.neg, tree)):
+        with pytest.raises(TypeError, match="in place of a tensor"):
+            act({"a": [other]})
 
 
 def test_the_outline_is_what_trees_have_in_common() -> None:

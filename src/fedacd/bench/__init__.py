@@ -87,17 +87,18 @@ def run(
 
     `workloads`: of federation, paper and growth; the first on a CPU, the first two on a GPU. `rounds` to time in a
     turn: 2 on a CPU, 10 on a GPU, of which a plain loop does at most 3; 8 and 300 for growth. `repeats`: turns of each,
-    3. `only`: names of contestants. `quick`: tiny sizes, one turn: a smoke test. `profile`: a file for the time of
-    every kernel of a GPU.
+    3; 4 where they change places. `only`: names of contestants. `quick`: tiny sizes, one turn: a smoke test.
+    `profile`: a file for the time of every kernel of a GPU.
     """
     where = _device(device)
     kind = where.type
     if profile and kind != "cuda":
         raise ConfigError(f"profile = {str(profile)!r}: there is no GPU whose kernels could be timed.")
     rounds = None if rounds is None else _at_least_1("rounds", rounds)
-    repeats = _at_least_1("repeats", (1 if quick else 3) if repeats is None else repeats)
     names = workloads or ["federation", "paper"][: 2 if kind == "cuda" else 1]
     works = [find(name, device=kind, quick=quick) for name in names]
+    change_places = kind == "cuda" and any(work.sizes for work in works)
+    repeats = _at_least_1("repeats", (1 if quick else 4 if change_places else 3) if repeats is None else repeats)
     chosen = _choose(works, kind, only)
 
     seen = [f"at the start: {sign}" for sign in machine.not_idle(where)]

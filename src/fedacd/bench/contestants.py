@@ -81,8 +81,8 @@ def _version(package: str) -> str:
 def by_process(everybody: Sequence[Contestant], device: str) -> list[list[Contestant]]:
     """Who shares a process: on a GPU, those that differ in the number of clients alone.
 
-    With small clients that is the host's speed, and one process may be a quarter faster than the next. On a CPU the
-    peak of memory is a process's, which would not tell them apart.
+    With small clients that is the host's speed, and one process has been 1.4 times as fast as another with the same
+    clients. On a CPU the peak of memory is a process's, which would not tell them apart.
     """
     shared: dict[str, list[Contestant]] = {}
     for one in everybody:

@@ -1,6 +1,6 @@
 """A turn in a process of its own, so that threads, memory peaks and CUDA's state do not leak.
 
-It is one contestant's, or that of several which share what a process has by luck, such as where its memory lies.
+It is one contestant's, or that of several, which then share what makes one process faster than another.
 """
 
 import contextlib
@@ -65,12 +65,13 @@ def run_apart(job: Job, command: list[str]) -> list[Turn]:
             return [f"given up after {LIMIT} seconds"] * len(job.contestants)
         finally:
             _end(process)
-    try:
-        return [Measured(**found) for found in json.loads(stdout)]
-    except ValueError:
-        lines = [line for line in stderr.splitlines() if line.strip()]
-        why = next((line for line in reversed(lines) if "Error" in line), (lines or ["no result"])[-1]).strip()
-        return [why] * len(job.contestants)
+    found: list[Turn] = []
+    with contextlib.suppress(ValueError):
+        for line in stdout.splitlines():
+            found.append(Measured(**json.loads(line)))
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    why = next((line for line in reversed(lines) if "Error" in line), (lines or ["no result"])[-1]).strip()
+    return found + [why] * (len(job.contestants) - len(found))
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

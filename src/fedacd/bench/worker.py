@@ -1,11 +1,11 @@
-"""The process of one turn: `python -m fedacd.bench.worker JOB` prints one line of JSON and nothing else."""
+"""The process of one turn: `python -m fedacd.bench.worker JOB` prints a line of JSON a contestant and nothing else."""
 
 import dataclasses
 import gc
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -16,19 +16,17 @@ from fedacd.bench.workload import Workload, find
 from fedacd.environment import end_with_parent, rank_and_size
 
 
-def run(job: Job) -> list[Measured]:
-    """Measure contestants in this process; none in a process that only helps."""
+def run(job: Job) -> Iterator[Measured]:
+    """Measure contestants in this process, one after the other; none in a process that only helps."""
     device = job.device.partition(":")[0]
     work = find(job.workload, device=device, quick=job.quick)
-    found = []
     for name in job.contestants:
         contestant = contestants(work, device)[name]
-        if device == "cuda":
-            gc.collect()  # nothing of the one before
-            torch.cuda.reset_peak_memory_stats(job.device)
         if measured := _runner(contestant.kind)(job, contestant.work(work), contestant):
-            found.append(measured)
-    return found
+            yield measured
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # nothing of it for the next one
+            gc.collect()
+            torch.cuda.reset_peak_memory_stats(job.device)
 
 
 def _runner(kind: str) -> Callable[[Job, Workload, Contestant], Measured | None]:
@@ -52,8 +50,9 @@ def main() -> None:
     # What libraries print goes to stderr; stdout is kept for the result.
     with os.fdopen(os.dup(1), "w") as result:
         os.dup2(2, 1)
-        if measured := run(Job(**json.loads(sys.argv[1]))):
-            result.write(json.dumps(list(map(dataclasses.asdict, measured))) + "\n")
+        for measured in run(Job(**json.loads(sys.argv[1]))):
+            result.write(json.dumps(dataclasses.asdict(measured)) + "\n")
+            result.flush()
     if torch.distributed.is_initialized():
         # The result is out. Threads of torch.distributed sometimes abort an ordinary end, so it is cut short.
         torch.distributed.barrier()

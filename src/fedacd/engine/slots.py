@@ -38,7 +38,7 @@ from fedacd.engine.local import (
     survey,
 )
 from fedacd.engine.program import copy_all, program
-from fedacd.engine.trees import leaves, mapped, refilled
+from fedacd.engine.trees import leaves, leaves_as, mapped, refilled
 from fedacd.errors import UpdateError
 from fedacd.methods import Method, Tensors
 from fedacd.models.net import Net
@@ -172,7 +172,7 @@ class Slots:
         assert self._stack
         k = self._jobs.index(None)
         slot = self._slot_of(job)
-        copy_all(self._places[k], leaves(slot[:-1]))
+        copy_all(self._places[k], leaves_as(self._stack[:-1], slot[:-1]))
         for held, values in zip(self._stack.draws, slot.draws, strict=True):
             held[k, : len(values)] = values  # what lies behind them is not looked at
         self._jobs[k], self._position[k] = (tag, job, slot.fixed), 0
@@ -239,7 +239,7 @@ class Slots:
         assert self._stack
         moving = mapped(lambda stacked: stacked[k], self._stack.moving)
         client, _ = survey(job, moving.now, moving.client, "epoch", self._clean)
-        copy_all(leaves(moving.client), leaves(client))
+        copy_all(leaves(moving.client), leaves_as(moving.client, client))
 
     def drop(self, is_dropped: Callable[[Any], bool]) -> None:
         """Forget jobs; their slots are idle."""

@@ -27,10 +27,11 @@ class Fold:
     def add(self, reply: Reply) -> None:
         u = self._method.weight(reply.told).double()
         self._moved += u * (self._flat(reply.params) - self._start)
-        if not self.extra:
-            self.extra = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in reply.extra.items()}
+        for name, value in reply.extra.items():
+            if name not in self.extra:
+                self.extra[name] = torch.zeros_like(value, dtype=torch.float64)
         if reply.extra:
-            torch._foreach_add_(list(self.extra.values()), [reply.extra[name] for name in self.extra])
+            torch._foreach_add_([self.extra[name] for name in reply.extra], list(reply.extra.values()))
 
     @property
     def moved(self) -> Tensors:
