@@ -9,6 +9,8 @@ import torch
 
 from fedacd import data
 from fedacd.api import Result, train_all
+from fedacd.bench.job import Job, command, run_apart
+from fedacd.bench.measure import Measured
 from fedacd.data import Dataset
 from fedacd.engine.program import program
 from fedacd.engine.rounds import Simulation
@@ -139,3 +141,11 @@ def test_clients_rest_where_the_gpu_reaches_them(images: Dataset, tmp_path: Path
         simulation.advance()
     for client in simulation.state.clients:
         assert all(tensor.is_pinned() for tensor in client.memo.values())
+
+
+def test_two_numbers_of_clients_are_timed_in_one_process() -> None:
+    names = ["scaffold-16", "scaffold-4"]
+    turns = run_apart(Job(contestants=names, workload="growth", rounds=1, device="cuda:0", quick=True), command())
+    many, few = (turn for turn in turns if isinstance(turn, Measured))
+    assert many.samples == few.samples == 2 * 8
+    assert many.peak_memory and few.peak_memory
