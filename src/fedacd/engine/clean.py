@@ -37,12 +37,12 @@ class CleanPrograms:
 
     def __call__(self, job: Job, now: Trained, client: Client, samples: Tensor) -> Sums:
         def of_batch(model: Any, images: Images, index: Tensor, w: Tensor) -> Sums:
+            job.net.train(False)  # of the run that the program was made for
             now, shared, client = model
             return clean_batch(
                 job._replace(shared=shared, images=images), now, client, index, w, surveyed=not self._beside
             )
 
-        job.net.train(False)
         images, index = self._test(job.images, samples) if samples is job.test else (job.images, samples)
         sums: Sums = self._over(index, (now, job.shared, client), images, job.net, job.method, of_batch)
         return sums
@@ -51,9 +51,9 @@ class CleanPrograms:
         """Of a global model, over the test set or always the same part of it."""
 
         def of_batch(shared: Shared, images: Images, index: Tensor, w: Tensor) -> Tensors:
+            net.train(False)
             return tally(method.predict(net, shared, images.clean(index)), images.labels[index], w)
 
-        net.train(False)
         images, index = self._test(images, samples)
         counts: Tensors = self._over(index, shared, images, net, method, of_batch)
         return counts
@@ -74,7 +74,7 @@ class CleanPrograms:
     def _over(self, samples: Tensor, model: Any, images: Images, net: Net, method: Method, of_batch: OfBatch) -> Any:
         batch = batch_of(len(samples), images, net)
         # A method's hyper-parameters are constants of a program.
-        kind = (outline(model), type(images), batch, repr(method))
+        kind = (outline(model), type(images), batch, type(method), repr(method))
         with aside((model, samples)) if self._beside else contextlib.nullcontext():
             if kind not in self._made:
                 started = time.perf_counter()

@@ -177,6 +177,8 @@ class Crew:
         try:
             run.close(self.trainer.tally)
         except torch.OutOfMemoryError:  # evaluation lives on what the slots leave over
+            if run.world.size > 1:  # the other ranks are further on
+                raise
             self._queue.extendleft(reversed(self.trainer.shrink()))
             run.close(self.trainer.tally)
 

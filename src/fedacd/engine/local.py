@@ -1,9 +1,10 @@
 """One local step of ONE client, pure; and a whole client's round, one step after the other."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,6 +69,12 @@ class Job(NamedTuple):
     seed: int
     """For torch's own generator, from which only dropout draws."""
     measure: bool
+
+
+def hyper_parameters(method: Method) -> dict[str, Any]:
+    """Its fields, and what else an object of its own keeps."""
+    fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    return fields | getattr(method, "__dict__", {})
 
 
 Objective = Callable[[Trained], tuple[Tensor, list[Tensors]]]
@@ -249,9 +256,9 @@ def begin(job: Job, clean: CleanPass = clean_pass) -> tuple[Moving, Fixed]:
     hyper = Hyper(*(scalar(value, device) for value in of_sgd))
     n, steps, epoch_steps = (scalar(value, device) for value in (len(job.members), plan.steps, plan.epoch_steps))
     did = Did(n, steps, epoch_steps, hyper.lr, hyper.momentum)
-    now = Trained(job.shared.params, job.client.private)
-    velocity = Trained(*({name: _zeros(w.shape, w.dtype, device) for name, w in group.items()} for group in now))
     client = job.method.begin(job.shared, job.client)
+    now = Trained(job.shared.params, client.private)
+    velocity = Trained(*({name: _zeros(w.shape, w.dtype, device) for name, w in group.items()} for group in now))
     if "start" in job.method.survey_at:
         client, _ = survey(job, now, client, "start", clean)
     return Moving(now, velocity, client, scalar(0, device)), Fixed(job.shared, did, hyper)

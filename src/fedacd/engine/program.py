@@ -34,7 +34,7 @@ def program(function: Callable[..., None], *arguments: Any, say: Callable[[str],
     compiled = _compiled(run, flat, say)
     graph = _captured(lambda: compiled(*flat))
 
-    def again(_: object = flat) -> None:  # a graph does not keep the tensors it works on
+    def again(_: object = (flat, compiled)) -> None:  # a graph does not keep the tensors it works on, nor its constants
         graph.replay()
 
     return again
@@ -53,7 +53,8 @@ def aside(read: Any) -> Iterator[None]:
     stream = _second(tensors[0].device)
     stream.wait_stream(torch.cuda.current_stream(tensors[0].device))
     for tensor in tensors:
-        tensor.record_stream(stream)
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
     with torch.cuda.stream(stream):
         yield
 

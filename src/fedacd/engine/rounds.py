@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedacd import metrics
 from fedacd.engine.batches import Images
@@ -15,7 +16,7 @@ from fedacd.engine.program import aside
 from fedacd.engine.setup import Setup, images_of
 from fedacd.engine.spread import ALONE, World
 from fedacd.engine.trees import mapped
-from fedacd.engine.underway import Fold, Later, Round, at_rest, bytes_of, stand_ins, to_device
+from fedacd.engine.underway import Fold, Later, Round, at_rest, bytes_of, stand_ins, to_device, witness_of
 from fedacd.errors import RecordError, UpdateError
 from fedacd.methods import Client, Reply, Server, Shared, Tensors, Total
 from fedacd.partition import class_counts
@@ -31,7 +32,7 @@ class Closed(NamedTuple):
     round: Round
     clients: list[Client]
     later: Later
-    """The server's state, what was told and seen, the global model's tally."""
+    """The server's state, what was told and seen, the global model's tally, and whether that state is finite."""
     shared: Shared
     """What the clients were sent."""
 
@@ -151,7 +152,7 @@ class Simulation:
             if self._measured(round_.number):
                 mine = self.test[world.rank :: world.size]
                 counts = world.sum(tally(self.net, self.method, server.shared, self.images, mine))
-            later = Later((server, told, seen, counts), self.device)
+            later = Later((server, told, seen, counts, _witnesses(server)), self.device)
         self._open, self._head = None, State(round_.number, server, clients)
         self._closed.append(Closed(round_, clients, later, before.server.shared))
 
@@ -166,11 +167,13 @@ class Simulation:
     def record(self) -> dict[str, Any]:
         """The line of the oldest round that is closed and not read yet. Its state becomes `state`."""
         round_, clients, later, sent = self._closed.pop(0)
-        server, told, seen, counts = later.get()
+        server, told, seen, counts, witnesses = later.get()
         for at, number in enumerate(round_.chosen):
             params, extra = (stand_ins(seen[part][at], getattr(round_.shapes, part)) for part in ("params", "extra"))
             if reason := self.method.check(Reply(params, extra, _at(told, at)), sent):
                 raise UpdateError(f"round {round_.number}, client {number}: {reason}. {self._advice()}")
+        if bad := [name for name, witness in witnesses.items() if not witness.isfinite().all()]:
+            raise UpdateError(f"round {round_.number}: {bad[0]} of the server are not finite. {self._advice()}")
         measured: dict[str, Any] = dict.fromkeys((*metrics.METRICS, "per_class"))
         self._measured_on = round_.chosen, {}
         measured["train_loss"] = float(seen["loss"]["train"].double().mean())
@@ -236,6 +239,11 @@ def in_order_of(fresh: State, saved: State) -> State:
 
 def _misfit(why: str) -> RecordError:
     return RecordError(f"the checkpoint does not fit this run: {why}.")
+
+
+def _witnesses(server: Server) -> dict[str, Tensor]:
+    parts = {"weights": server.shared.params, "extra tensors": server.shared.extra, "hidden tensors": server.hidden}
+    return {name: witness_of(tensors) for name, tensors in parts.items() if tensors}
 
 
 def _copy_at(stacked: Any, at: int) -> Any:

@@ -50,7 +50,7 @@ class Setup:
         """The run's folder: `run.out`, or a name made from what decides the run."""
         config = self.config
         if config.run.out is not None:
-            return Path(config.run.out)
+            return Path(config.run.out).expanduser()
         skew = f"-beta{config.partition.beta:g}" if "dirichlet" in config.partition.scheme else ""
         name = f"{self.dataset.name}-{config.method.name}{skew}-seed{config.run.seed}-{config.digest()}"
         return Path("runs") / name.replace(":", "-")

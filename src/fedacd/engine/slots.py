@@ -33,12 +33,13 @@ from fedacd.engine.local import (
     finish,
     gradient_under_vmap,
     here,
+    hyper_parameters,
     scalar,
     step,
     survey,
 )
 from fedacd.engine.program import copy_all, program
-from fedacd.engine.trees import leaves, leaves_as, mapped, refilled
+from fedacd.engine.trees import alike, leaves, mapped, outline, refilled
 from fedacd.errors import UpdateError
 from fedacd.methods import Method, Tensors
 from fedacd.models.net import Net
@@ -72,7 +73,7 @@ def advance(net: Net, method: Method, images: Images, kind: str, slot: Slot) -> 
     method = with_values(method, slot.values)
     moved = step(net, method, slot.moving, slot.fixed, one_step(images, draws, kind), gradient_under_vmap)
     active = slot.position < slot.steps
-    moved = mapped(lambda old, new: torch.where(active, new, old), slot.moving, moved)
+    moved = mapped(lambda old, new: torch.where(active, alike(new, old), old), slot.moving, moved)
     return moved, slot.position + active
 
 
@@ -92,7 +93,7 @@ def variable(job: Job) -> list[str]:
     slot = mapped(lambda tensor: tensor[None].clone(), _slot_of(job))
     _all_slots(job)(slot, job.images.tensors)
     found = []
-    for name, value in vars(job.method).items():
+    for name, value in hyper_parameters(job.method).items():
         if isinstance(value, float):
             trial = slot._replace(values={name: torch.full((1,), value, device=job.members.device)})
             with contextlib.suppress(Exception):
@@ -109,6 +110,11 @@ def _slot_of(job: Job, values: Tensors | None = None, clean: CleanPass = clean_p
         moving = moving._replace(client=survey(job, moving.now, moving.client, "epoch", clean)[0])
     position, steps = (scalar(number, job.members.device, torch.int64) for number in (0, job.plan.steps))
     return Slot(moving, position, fixed, steps, values or {}, draws_of(job.plan, job.members))
+
+
+def _require_outline(expected: Any, found: Any, job: Job) -> None:
+    if outline(found) != expected:
+        raise UpdateError(f"{type(job.method).__name__}: a client's state has changed its names, types or shapes.")
 
 
 def _stacked(slots: Sequence[Slot], S: int) -> Slot:
@@ -140,6 +146,7 @@ class Slots:
         self._places: list[list[Tensor]] = []
         """Of every slot: where all of it lies in the stack but the draws."""
         self._num_moving = 0
+        self._outline: Any = None
         self._run: Callable[[], None] = lambda: None
         self._clean, self._measure = CleanPrograms(say), CleanPrograms(say, beside_training=True)
         self.tally: TallyOf = self._measure.tally
@@ -172,7 +179,8 @@ class Slots:
         assert self._stack
         k = self._jobs.index(None)
         slot = self._slot_of(job)
-        copy_all(self._places[k], leaves_as(self._stack[:-1], slot[:-1]))
+        _require_outline(self._outline, slot[:-1], job)
+        copy_all(self._places[k], leaves(slot[:-1]))
         for held, values in zip(self._stack.draws, slot.draws, strict=True):
             held[k, : len(values)] = values  # what lies behind them is not looked at
         self._jobs[k], self._position[k] = (tag, job, slot.fixed), 0
@@ -237,9 +245,10 @@ class Slots:
 
     def _survey_epoch(self, k: int, job: Job) -> None:
         assert self._stack
-        moving = mapped(lambda stacked: stacked[k], self._stack.moving)
+        moving = self._copy(k)
         client, _ = survey(job, moving.now, moving.client, "epoch", self._clean)
-        copy_all(leaves(moving.client), leaves_as(moving.client, client))
+        _require_outline(outline(moving.client), client, job)
+        copy_all([stacked[k] for stacked in leaves(self._stack.moving.client)], leaves(client))
 
     def drop(self, is_dropped: Callable[[Any], bool]) -> None:
         """Forget jobs; their slots are idle."""
@@ -277,7 +286,7 @@ class Slots:
         self._run = program(_all_slots(job), stack, job.images.tensors, say=self._say)
         self._stack = stack  # only now: without a program there is nothing to start jobs in
         self._places = [[tensor[k] for tensor in leaves(stack[:-1])] for k in range(self.K)]
-        self._num_moving = len(leaves(stack.moving))
+        self._num_moving, self._outline = len(leaves(stack.moving)), outline(slot[:-1])
         if job.members.is_cuda:
             seconds = time.perf_counter() - started
             self._compile_seconds += seconds

@@ -15,11 +15,12 @@ import torch
 
 from fedacd.engine.batches import Images
 from fedacd.engine.crew import Loop, Trainer
-from fedacd.engine.local import Job
+from fedacd.engine.local import Job, begin, hyper_parameters
 from fedacd.engine.plan import local_plan, participants
 from fedacd.engine.setup import Setup, cores
 from fedacd.engine.slots import SLOTS, Slots, variable
 from fedacd.engine.spread import can_fork
+from fedacd.engine.trees import outline
 from fedacd.errors import ConfigError
 
 AT_ONCE = 12
@@ -31,9 +32,10 @@ Say = Callable[[str], None]
 def groups(setups: Sequence[Setup]) -> list[list[Setup]]:
     """Runs that one trainer can work on at the same time, each group in the given order."""
     found: dict[str, list[Setup]] = {}
-    tried: dict[str, list[str]] = {}
+    tried: dict[str, tuple[list[str], str]] = {}
     for number, setup in enumerate(setups):
-        key = json.dumps(_program(setup, tried), sort_keys=True) if uses_slots(setup) else f"run {number}"
+        shared = json.dumps(_program(setup, tried), sort_keys=True, default=_identity) if uses_slots(setup) else ""
+        key = shared or f"run {number}"
         found.setdefault(key, []).append(setup)
     return list(found.values())
 
@@ -94,29 +96,34 @@ def _participants(setup: Setup) -> int:
     return len(participants(config.run.seed, 1, len(setup.members), config.train.participation))
 
 
-def _program(setup: Setup, tried: dict[str, list[str]]) -> Mapping[str, Any]:
+def _program(setup: Setup, tried: dict[str, tuple[list[str], str]]) -> Mapping[str, Any]:
     """What runs must have in common to share a program; `tried` keeps what was found about runs before."""
     config, method = setup.config, setup.method
     settings = config.flat()
     shared = {key: value for key, value in settings.items() if key.split(".")[0] in ("data", "model")}
     shared |= {"train.images": config.train.images, "train.batch_size": config.train.batch_size}
     shared |= {key: settings[key] for key in ("run.precision", "run.device", "run.slots", "run.deterministic")}
-    fixed = {key: value for key, value in vars(method).items() if not isinstance(value, float)}
-    kind = json.dumps([shared, f"{type(method).__module__}.{type(method).__qualname__}", fixed], default=str)
+    shared["method"] = id(type(method))  # names may be those of several
+    shared["model"] = setup.net.code()
+    values = hyper_parameters(method)
+    kind = json.dumps([shared, values], default=_identity)
     if kind not in tried:
         try:
-            tried[kind] = variable(_tiny_job(setup))
+            tiny = _tiny_job(setup)
+            tried[kind] = variable(tiny), repr(outline(begin(tiny)))
         except Exception:  # whatever it is, training tells
-            tried[kind] = []
-    free = tried[kind]
-    shared["method"] = [
-        f"{type(method).__module__}.{type(method).__qualname__}",
-        {k: v for k, v in vars(method).items() if k not in free},
-    ]
+            tried[kind] = [], ""
+    free, shared["state"] = tried[kind]
+    shared["values"] = {name: value for name, value in values.items() if name not in free}
     constants = hashlib.blake2b(digest_size=8)
     for name, tensor in setup.net.constants().items():
         constants.update(name.encode() + tensor.numpy().tobytes())
     return shared | {"constants": constants.hexdigest()}
+
+
+def _identity(value: Any) -> str:
+    """For what has no JSON: a tensor or an object is equal to itself alone."""
+    return f"{type(value).__name__} {id(value)}"
 
 
 def _tiny_job(setup: Setup) -> Job:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    """All tensors of a tree, in its order."""
+    """All tensors of a tree, those of a dict by their names: trees that differ in the order of a dict give the same."""
     found: list[Tensor] = []
     _collect(tree, found)
     return found
@@ -27,7 +27,7 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
 
 def _parts(tree: Any) -> Iterable[Any]:
     if isinstance(tree, dict):
-        return tree.values()
+        return [tree[name] for name in sorted(tree)]
     if isinstance(tree, (tuple, list)):
         return tree
     raise TypeError(f"{tree!r} in place of a tensor")
@@ -37,20 +37,25 @@ def mapped(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """A tree like the first, of what `function` makes of its tensors and of those at the same places in the others."""
     if isinstance(tree, Tensor):
         return function(tree, *others)
+    is_dict = isinstance(tree, dict)
     for other in others:
-        if type(other) is not type(tree) or (isinstance(tree, dict) and other.keys() != tree.keys()):
+        alike = isinstance(other, dict) and other.keys() == tree.keys() if is_dict else type(other) is type(tree)
+        if not alike:
             raise ValueError(f"trees that differ: {outline(tree)} and {outline(other)}")
-    if isinstance(tree, dict):
+    if is_dict:
         return {name: mapped(function, part, *(other[name] for other in others)) for name, part in tree.items()}
-    parts = [mapped(function, *each) for each in zip(_parts(tree), *others, strict=True)]
+    return _like(tree, [mapped(function, *each) for each in zip(_parts(tree), *others, strict=True)])
+
+
+def _like(tree: Any, parts: list[Any]) -> Any:
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 
-def leaves_as(tree: Any, other: Any) -> list[Tensor]:
-    """The tensors of the other tree in the order of the first: names count, not the order of a dict."""
-    found: list[Tensor] = []
-    mapped(lambda _, tensor: found.append(tensor), tree, other)
-    return found
+def alike(new: Tensor, old: Tensor) -> Tensor:
+    """The new one, where it is of the old one's type and shape."""
+    if new.dtype != old.dtype or new.shape != old.shape:
+        raise ValueError(f"{old.dtype} {list(old.shape)} has become {new.dtype} {list(new.shape)}")
+    return new
 
 
 def refilled(tree: Any, tensors: Iterable[Tensor]) -> Any:
@@ -59,12 +64,22 @@ def refilled(tree: Any, tensors: Iterable[Tensor]) -> Any:
     if len(others) != len(leaves(tree)):
         raise ValueError(f"{len(others)} tensors for {outline(tree)}")
     others.reverse()
-    return mapped(lambda _: others.pop(), tree)
+    return _filled(tree, others)
+
+
+def _filled(tree: Any, others: list[Tensor]) -> Any:
+    if isinstance(tree, Tensor):
+        return others.pop()
+    parts = [_filled(part, others) for part in _parts(tree)]
+    if isinstance(tree, dict):
+        by_name = dict(zip(sorted(tree), parts, strict=True))
+        return {name: by_name[name] for name in tree}
+    return _like(tree, parts)
 
 
 def outline(tree: Any) -> Any:
-    """What two trees have in common that differ in their tensors alone; hashable."""
+    """What trees have in common that differ in their tensors' values alone, or in the order of dicts; hashable."""
     if isinstance(tree, Tensor):
-        return None
-    names = tuple(tree) if isinstance(tree, dict) else type(tree)
+        return tree.dtype, tree.shape
+    names = tuple(sorted(tree)) if isinstance(tree, dict) else type(tree)
     return names, tuple(map(outline, _parts(tree)))

@@ -83,8 +83,8 @@ class Round:
         reply = outcome.reply
         self.told[client] = reply.told
         self.seen[client] = {
-            "params": _witness(reply.params),
-            "extra": _witness(reply.extra) if reply.extra else outcome.train_loss.new_zeros(0),
+            "params": witness_of(reply.params),
+            "extra": witness_of(reply.extra) if reply.extra else outcome.train_loss.new_zeros(0),
             "loss": {"train": outcome.train_loss},
             "own": outcome.on_own,
             "test": outcome.on_test,
@@ -100,9 +100,9 @@ class Round:
         return not self._order
 
 
-def _witness(tensors: Tensors) -> Tensor:
+def witness_of(tensors: Tensors) -> Tensor:
     """A number for each of n tensors: 0, or NaN where something in it is not finite; [n]."""
-    floats = [tensor if tensor.is_floating_point() else tensor.double() for tensor in tensors.values()]
+    floats = [tensor if tensor.is_floating_point() else tensor.double() for _, tensor in sorted(tensors.items())]
     return torch.stack(torch._foreach_norm(floats, math.inf)) * 0
 
 
@@ -112,7 +112,7 @@ def bytes_of(tensors: Tensors) -> int:
 
 def stand_ins(witnesses: Tensor, shapes: Tensors) -> Tensors:
     """In place of tensors that stay on the device: of their shapes, each of one number."""
-    pairs = zip(witnesses, shapes.items(), strict=True)
+    pairs = zip(witnesses, sorted(shapes.items()), strict=True)
     return {name: witness.to(like.dtype).expand(like.shape) for witness, (name, like) in pairs}
 
 
