@@ -6,9 +6,15 @@ On a GPU a `Flatten, Linear` that follows them takes their output as it lies in 
 import copy
 import functools
 import importlib.util
+import itertools
+import math
+import random
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 MOST_NUMBERS = 2**30
@@ -72,7 +78,8 @@ def fused(module: nn.Module, example: Tensor, *, flatten: bool = True) -> nn.Mod
     """A copy of `module` with the modules in one wherever they follow each other in an nn.Sequential; with
     `flatten` also a `Flatten, Linear` behind them. Layers with hooks stay as they are.
 
-    A module that uses them in another way shows it by other outputs for `example`, or by none: then fewer are in one.
+    A module that uses them in another way shows it by other outputs for `example`, or by none, in training or in
+    evaluation, with these parameters or others: then fewer are in one.
     """
     plain = copy.deepcopy(module)
     for flat in (True, False) if flatten else (False,):
@@ -87,7 +94,7 @@ def _in_one(module: nn.Module, *, flatten: bool) -> nn.Module:
     for block in [child for child in other.modules() if type(child) is nn.Sequential]:
         for number in range(len(block) - 2):
             conv, relu, pool = three = [block[number + after] for after in range(3)]
-            if _fits(conv) and type(relu) is nn.ReLU and _halves(pool) and not any(map(_is_watched, three)):
+            if _fits(conv) and type(relu) is nn.ReLU and _halves(pool) and not any(map(is_watched, three)):
                 conv.__class__ = ConvReluPool
                 block[number + 1], block[number + 2] = nn.Identity(), nn.Identity()
                 if flatten:
@@ -97,16 +104,42 @@ def _in_one(module: nn.Module, *, flatten: bool) -> nn.Module:
 
 @torch.enable_grad()  # without a gradient a layer may sum in another order
 def _same(other: nn.Module, plain: nn.Module, example: Tensor) -> bool:
-    wanted = plain.eval()(example.clone())
+    if not any(isinstance(child, ConvReluPool) for child in other.modules()):
+        return True
+    generator = torch.Generator("cpu").manual_seed(0)
+    start = {name: p.detach() for name, p in plain.named_parameters() if p.requires_grad}
     try:
-        return torch.equal(other.eval()(example.clone()), wanted)
-    except Exception:  # whatever a user's module makes of a shape it does not know
+        noise = {
+            name: torch.randn(p.shape, generator=generator, device="cpu", dtype=p.dtype) / math.prod(p.shape[1:]) ** 0.5
+            for name, p in start.items()
+        }
+        # Also beside the initial parameters, on both sides: a gate hides a use if it starts at zero. Not far from them:
+        # what must be positive may stay so.
+        for step, training in itertools.product((0, 0.1, -0.1), (False, True)):
+            params = {name: p + step * noise[name] for name, p in start.items()}
+            mine, theirs = (outputs(module.train(training), params, example) for module in (other, plain))
+            if not torch.equal(mine, theirs):
+                return False
+    except Exception:  # whatever a user's module makes of a shape or a number it does not know
         return False
+    return True
+
+
+def outputs(module: nn.Module, params: dict[str, Tensor], x: Tensor) -> Any:
+    """With these parameters. Draws are the same in every call; those of others stay as they are, and so does `x`."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        try:
+            return functional_call(module, params, (x.clone(),))
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def _flatten_late(block: nn.Sequential, number: int) -> None:
     two = list(block)[number : number + 2]
-    if len(two) == 2 and _flattens(two[0]) and type(two[1]) is nn.Linear and not any(map(_is_watched, two)):
+    if len(two) == 2 and _flattens(two[0]) and type(two[1]) is nn.Linear and not any(map(is_watched, two)):
         block[number], two[1].__class__ = nn.Identity(), FlatLinear
 
 
@@ -114,7 +147,7 @@ def _flattens(module: nn.Module) -> bool:
     return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
-def _is_watched(module: nn.Module) -> bool:
+def is_watched(module: nn.Module) -> bool:
     """Whether somebody has asked to see what goes through it."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks)

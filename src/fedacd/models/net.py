@@ -3,7 +3,8 @@
 What a model must be (`wrap` checks it with a probe):
 
 - An nn.Module whose forward takes images [B, channels, H, W] and returns logits [B, C].
-- Its **head** is an nn.Linear with C outputs in which the forward ends; the head's input [B, D] is 'the features'.
+- Its **head** is an nn.Linear with C outputs and no hooks in which the forward ends, in training as in evaluation;
+  the head's input [B, D] is 'the features'.
   It is the layer named by the option `model.head` or by the attribute `head_name` of the module, or else the last
   nn.Linear with C outputs. A named head that does not fit is an error. Without a head a model has logits alone:
   methods that work on features refuse it.
@@ -28,7 +29,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from fedacd.errors import ModelError, unknown
-from fedacd.models.fused import ConvReluPool, fused
+from fedacd.models.fused import ConvReluPool, fused, is_watched, outputs
 
 Shape = tuple[int, int, int]
 Params = Mapping[str, Tensor]
@@ -104,6 +105,12 @@ class Net:
         """What the network computes with beside its trainable parameters."""
         frozen = {name: p.detach() for name, p in self._body.named_parameters() if not p.requires_grad}
         return frozen | dict(self._body.named_buffers())
+
+    def code(self) -> str:
+        """The classes of all layers and their attributes: what else they compute with. Means nothing elsewhere."""
+        layers = list(self._body.modules())
+        own = [{k: v for k, v in vars(layer).items() if k[0] != "_" and k != "training"} for layer in layers]
+        return repr([(id(type(layer)), attributes) for layer, attributes in zip(layers, own, strict=True)])
 
     def _run_body(self, params: Params, x: Tensor) -> Tensor:
         # Picked by name: functional_call would quietly use the module's own value for a parameter that is missing.
@@ -213,7 +220,7 @@ def _find_head(module: nn.Module, num_classes: int, named: str | None, x: Tensor
 
 
 def _why_not_head(module: nn.Module, head: str, num_classes: int, x: Tensor) -> str | None:
-    linear, body = _linear(module, head), _without(module, head).eval()
+    linear, body = _linear(module, head), _without(module, head)
     if linear.out_features != num_classes:
         return f"it has {linear.out_features} outputs for {num_classes} classes"
     names = _head_names(linear, head)
@@ -222,16 +229,19 @@ def _why_not_head(module: nn.Module, head: str, num_classes: int, x: Tensor) -> 
         return "its weight and bias are not trainable parameters of its own"
     if {*names, *(key for key, _ in body.named_parameters())} != {key for key, _ in module.named_parameters()}:
         return "it shares parameters with another layer"
+    if is_watched(linear):
+        return "it has hooks"
     # Random weights: under those of a head that starts at zero every split would look right.
     weights = {key: _noise(*trainable[key].shape) for key in names}
-    try:
-        f = body(x)
-        parts, whole = F.linear(f, *weights.values()), functional_call(module.eval(), weights, (x,))
-    except Exception as error:
-        return f"the model does not run without it: {_reason(error)}"
-    tolerance = 1e-5 * float(whole.abs().max())
-    if f.shape != (len(x), linear.in_features) or not torch.allclose(parts, whole, rtol=1e-4, atol=tolerance):
-        return "the forward does not end in it, with features of shape (images, D) as its input"
+    for training in (False, True):  # dropout behind it would act on the features instead
+        try:
+            f = outputs(body.train(training), {}, x)
+            parts, whole = F.linear(f, *weights.values()), outputs(module.train(training), weights, x)
+        except Exception as error:
+            return f"the model does not run without it: {_reason(error)}"
+        tolerance = 1e-5 * float(whole.abs().max())
+        if f.shape != (len(x), linear.in_features) or not torch.allclose(parts, whole, rtol=1e-4, atol=tolerance):
+            return "the forward does not end in it, with features of shape (images, D) as its input"
     return None
 
 
