@@ -330,3 +330,24 @@ def test_a_model_without_features_is_refused_where_they_are_needed(name: str) ->
             prepare(values, model=Headless)
     else:
         prepare(values, model=Headless)
+
+
+@pytest.mark.parametrize(
+    ("method", "told", "reason"),
+    [
+        (FedNova(), {"a": 1.0}, None),
+        (FedNova(), {"a": 1 - 1e-5}, None),  # a single step, rounded
+        (FedNova(), {"a": 0.0}, "the number of steps a is 0, not 1 or more"),
+        (FedNova(), {"a": math.nan}, "a is not finite"),
+        (FedNova(), {}, "the number of steps a is missing"),
+        (Scaffold(), {"work": 0.5}, None),
+        (Scaffold(), {"work": 0.0}, "the work is 0, not above 0"),
+        (Scaffold(), {"work": -1.0}, "the work is -1, not above 0"),
+        (Scaffold(), {"work": math.inf}, "work is not finite"),
+        (Scaffold(), {}, "the work is missing"),
+    ],
+)
+def test_check_of_the_scalars_that_the_server_divides_by(
+    method: Method, told: dict[str, float], reason: str | None
+) -> None:
+    assert method.check(reply(1.0, n=5.0, **told), Shared({"w": torch.zeros(1)}, {})) == reason

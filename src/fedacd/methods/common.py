@@ -54,4 +54,5 @@ def inner_product(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
 
 def effective_steps(steps: Tensor, momentum: Tensor) -> Tensor:
     """How many plain SGD steps are worth `steps` with momentum: [t - r (1 - r^t)/(1 - r)]/(1 - r)."""
-    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    t, r = steps.double(), momentum.double()  # differences of nearly equal numbers, where r is close to 1
+    return ((t - r * (1 - r**t) / (1 - r)) / (1 - r)).to(steps.dtype)

@@ -85,7 +85,7 @@ class FedACD(Method):
 
     lam: float = setting(1.0, "weight of L2", at_least=0)
     tau: float = setting(TAU, "diagonal of the template Q", above=0, below=1)
-    missing: float = setting(1e-3, "P_yi/P_iy for a class i that is missing", above=0)
+    missing: float = setting(1e-3, "P_yi/P_iy for a class i that is missing", at_least=1e-30, at_most=1e30)
     refresh: str = setting(
         "batch",
         "P in the losses: the batch's own, running sums over steps, or a clean pass every epoch",

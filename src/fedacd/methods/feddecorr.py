@@ -31,7 +31,7 @@ def correlation(features: Tensor, w: Tensor) -> Tensor:
     variance = centred.square().sum(0) / (N - 1).clamp(min=1)
     Z = centred / (variance + EPSILON).sqrt()
     off_diagonal = ~torch.eye(D, dtype=torch.bool, device=Z.device)
-    return torch.where(off_diagonal, Z.mT @ Z, 0).square().sum() / (D * (D - 1)) / N
+    return torch.where(off_diagonal, Z.mT @ Z, 0).square().sum() / max(D * (D - 1), 1) / N
 
 
 @dataclass(frozen=True, kw_only=True)

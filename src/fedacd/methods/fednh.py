@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedacd.config import setting
+from fedacd.errors import ConfigError
 from fedacd.methods.base import Client, Did, Method, Server, Shared, Tensors, Total, Trained
 from fedacd.models.net import Net
 
@@ -45,6 +46,8 @@ class FedNH(Method):
 
     def init_server(self, net: Net, rng: np.random.Generator) -> Server:
         params = {name: w for name, w in net.initial.items() if name not in net.head_names}
+        if "scale" in params:
+            raise ConfigError("method 'fednh' has a parameter 'scale', and so has the model: rename the model's.")
         directions = rng.standard_normal((net.num_features or 0, net.num_classes))
         if net.num_classes <= len(directions):
             directions = np.linalg.qr(directions)[0]

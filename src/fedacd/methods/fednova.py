@@ -21,9 +21,12 @@ import torch
 from torch import Tensor
 
 from fedacd.config import setting
-from fedacd.methods.base import Client, Did, Method, Server, Shared, Tensors, Total, Trained
+from fedacd.methods.base import Client, Did, Method, Reply, Server, Shared, Tensors, Total, Trained
 from fedacd.methods.common import effective_steps
 from fedacd.models.net import Net
+
+LEAST_STEPS = 0.99
+"""What a may be at least: a single step's is 1, but for rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,13 @@ class FedNova(Method):
 
     def finish(self, now: Trained, shared: Shared, client: Client, did: Did) -> tuple[Client, Tensors, Tensors]:
         return client, {}, {"n": did.n, "a": effective_steps(did.steps, did.momentum)}
+
+    def check(self, reply: Reply, shared: Shared) -> str | None:
+        if "a" not in reply.told:
+            return "the number of steps a is missing"
+        a = float(reply.told["a"])
+        fits = a >= LEAST_STEPS
+        return super().check(reply, shared) or (None if fits else f"the number of steps a is {a:g}, not 1 or more")
 
     def _share(self, told: Tensors) -> Tensor:
         """p before it is normalised."""

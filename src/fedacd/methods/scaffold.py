@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedacd.methods.base import Client, Did, Method, Server, Shared, Tensors, Total, Trained
+from fedacd.methods.base import Client, Did, Method, Reply, Server, Shared, Tensors, Total, Trained
 from fedacd.methods.common import effective_steps, inner_product
 from fedacd.models.net import Net
 
@@ -62,6 +62,12 @@ class Scaffold(Method):
         memo = {name: client.memo[name] + delta for name, delta in change.items()}
         extra = {name: work * delta for name, delta in change.items()}
         return client._replace(memo=memo), extra, {"n": did.n, "work": work}
+
+    def check(self, reply: Reply, shared: Shared) -> str | None:
+        if "work" not in reply.told:
+            return "the work is missing"
+        work = float(reply.told["work"])
+        return super().check(reply, shared) or (None if work > 0 else f"the work is {work:g}, not above 0")
 
     def combine(self, net: Net, server: Server, total: Total, num_clients: int, rng: np.random.Generator) -> Server:
         work, replies = server.hidden["work"], server.hidden["replies"]
