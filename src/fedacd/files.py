@@ -37,6 +37,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """Where to write what replaces a file as a whole: after a crash at any moment it is the old one or the new one."""
     partial = path.with_name(path.name + ".partial")
     with writing(path):
+        if path.exists() and not path.is_file():  # a device or a pipe takes what it is given
+            yield path
+            return
         try:
             yield partial
             sync(partial)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,11 +12,12 @@ from fedacd import models
 from fedacd.engine.batches import Images
 from fedacd.engine.local import CLEAN_BATCH
 from fedacd.engine.setup import arithmetic
-from fedacd.errors import DataError
+from fedacd.errors import DataError, RecordError
 from fedacd.files import read_safetensors
 from fedacd.methods import Method, Shared, Tensors, find
 from fedacd.models import Factory
 from fedacd.models.net import Net
+from fedacd.records import CONSTANTS
 
 
 class GlobalModel:
@@ -39,7 +41,7 @@ class GlobalModel:
     @torch.no_grad()
     def __call__(self, images: Any) -> Tensor:
         # A copy: a data set's arrays are read-only, which torch cannot mark as such.
-        pixels = torch.tensor(images) if not isinstance(images, Tensor) else images.cpu()
+        pixels = torch.tensor(np.ascontiguousarray(images)) if not isinstance(images, Tensor) else images.cpu()
         channels, height, width = self.shape
         if pixels.ndim == 3 and channels == 1:
             pixels = pixels[..., None]
@@ -67,10 +69,15 @@ class GlobalModel:
         tensors, about = read_safetensors(Path(path), "model")
         shape = tuple(about["shape"])
         net = models.build(model or about["model"], shape, len(about["class_names"]), about["model_options"], seed=0)
-        parts: dict[str, Tensors] = {part: {} for part in Shared._fields}
+        parts: dict[str, Tensors] = {part: {} for part in (*Shared._fields, CONSTANTS)}
         for name, tensor in tensors.items():
             part, _, key = name.partition("/")
             parts[part][key] = tensor
+        constants = parts.pop(CONSTANTS)
+        for name, tensor in net.constants().items():
+            if name not in constants or constants[name].shape != tensor.shape:
+                raise RecordError(f"{path}: it does not hold the model's constant '{name}' as {list(tensor.shape)}.")
+            tensor.copy_(constants[name])
         return cls(
             net,
             method or find(about["method"]).build(about["method_options"]),

@@ -40,10 +40,13 @@ from fedacd.files import (
 )
 from fedacd.methods import Client, Server, Shared, Tensors
 from fedacd.metrics import METRICS
+from fedacd.models.net import Net
 from fedacd.toml import read_toml
 
 CONFIG, ENV, PARTITION, ROUNDS = "config.toml", "env.json", "partition.npz", "rounds.jsonl"
 STATE, MODEL, MATRICES, LOCK = "state.safetensors", "model.safetensors", "matrices.safetensors", ".lock"
+CONSTANTS = "constants"
+"""In a model's file, beside the parts of `Shared`: buffers and frozen parameters."""
 
 
 class State(NamedTuple):
@@ -135,8 +138,9 @@ class RunFolder:
         }
         write_safetensors(self.path / STATE, _flatten(state), about)
 
-    def save_model(self, shared: Shared, about: Mapping[str, Any]) -> None:
-        tensors = {f"{part}/{name}": t for part, group in shared._asdict().items() for name, t in group.items()}
+    def save_model(self, net: Net, shared: Shared, about: Mapping[str, Any]) -> None:
+        parts = {**shared._asdict(), CONSTANTS: net.constants()}
+        tensors = {f"{part}/{name}": t for part, group in parts.items() for name, t in group.items()}
         write_safetensors(self.path / MODEL, tensors, {"holds": "model", **about})
 
     def save_matrices(self, tensors: Tensors, round_: int) -> None:

@@ -145,7 +145,7 @@ class Live:
         shared = self.simulation.state.server.shared
         with self._open:
             if self._folder and self._to_do:
-                self._folder.save_model(shared, _about(self.setup))
+                self._folder.save_model(self.setup.net, shared, _about(self.setup))
         return Finished(self.history, shared)
 
     def stop(self, error: BaseException) -> None:

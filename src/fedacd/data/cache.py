@@ -200,7 +200,7 @@ def write(folder: Path, dataset: Dataset, source: str) -> None:
         "shapes": {key: getattr(dataset, key).shape for key in ARRAYS},
     }
     path = folder / _META
-    path.write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(meta, indent=1), encoding="utf-8")
     sync(path)
 
 

@@ -40,8 +40,8 @@ def serve(grid: Grid, deployment: Deployment) -> Central:
 
         with folder.session(torch.device("cpu"), central.state.round, lambda: {"flower": True}):
             dataset = deployment.dataset
-            Deployed(central, dataset.shape, dataset.num_classes, keep).start(grid)
-            folder.save_model(central.state.server.shared, _about(deployment))
+            Deployed(central, dataset.shape, dataset.class_names, keep).start(grid)
+            folder.save_model(deployment.net, central.state.server.shared, _about(deployment))
     return central
 
 
