@@ -62,6 +62,8 @@ BAD: dict[str, tuple[str, Change, str]] = {
     "no samples": ("fedavg", put("told", "n", lambda n: n * 0), "the number of samples is 0, not a whole number"),
     "half a sample": ("fedavg", put("told", "n", lambda n: n * 0 + 1.5), "the number of samples is 1.5"),
     "too many samples": ("fedavg", put("told", "n", lambda n: n * 0 + 2e6), "not a whole number from 1 to 1000000"),
+    "no steps": ("fednova", put("told", "a", lambda a: a * 0), "the number of steps a is 0, not 1 or more"),
+    "work below nothing": ("scaffold", put("told", "work", lambda w: -w), ", not above 0"),
     "samples beyond numbers": ("fedavg", put("told", "n", lambda n: n * torch.inf), "the number of samples is inf"),
 }
 

@@ -35,6 +35,23 @@ def test_a_server_without_data_needs_shape_classes_and_constants() -> None:
     assert central.close()["accuracy"] is None
 
 
+@pytest.mark.parametrize("name", ["digits", "cifar10"])
+def test_what_a_server_without_data_is_told_goes_before_a_known_name(name: str) -> None:
+    told = {"data.name": name, "flower.shape": "[1, 64, 64]", "flower.classes": 5}
+    ready = deployment_of({**BLIND, **told})
+    assert ready.dataset.shape == (1, 64, 64) and ready.net.num_classes == 5
+    assert ready.config.model.name == "resnet18" and ready.config.data.crop == 0
+    for key in ("flower.shape", "flower.classes"):
+        with pytest.raises(ConfigError, match="needs both"):
+            deployment_of({other: value for other, value in {**BLIND, **told}.items() if other != key})
+
+
+def test_a_known_name_alone_says_it_all_but_for_the_constants() -> None:
+    values = {key: value for key, value in BLIND.items() if key not in ("flower.shape", "flower.classes")}
+    ready = deployment_of({**values, "data.name": "fashion-mnist"})
+    assert ready.dataset.shape == (1, 28, 28) and ready.net.num_classes == 10 and ready.config.data.crop == 2
+
+
 @pytest.mark.parametrize(
     ("left_out", "message"),
     [

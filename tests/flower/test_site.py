@@ -1,16 +1,18 @@
 """A site's side: its data, and its state on its disk."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fedacd.data import Dataset
 from fedacd.errors import ConfigError, DataError, RecordError
 from fedacd.flower.central import Central
-from fedacd.flower.site import node_of
-from tests.flower.local import deployment, do_round, site, trained
+from fedacd.flower.site import Node, Order, Site, node_of
+from tests.flower.local import deployment, do_round, order_of, site, trained
 
 
 @pytest.fixture
@@ -25,6 +27,85 @@ def test_data_of_its_own_need_no_partition(central: Central, tmp_path: Path, dig
     own = site(central, 2, tmp_path, data=str(tmp_path / "own.npz"), num_partitions=None)
     assert len(own.members) == 40
     assert float(own.train(central.state.server.shared).told["n"]) == 40
+
+
+THREE = ("cat", "dog", "horse")
+NUMBERS = ("0", "1", "2")
+
+
+def own_data(folder: Path, names: tuple[str, ...], kind: str) -> str:
+    """Three images of every class, 4x4 and grey: class folders, or an .npz file with or without the names."""
+    x, y = np.zeros((3 * len(names), 4, 4, 1), np.uint8), np.repeat(np.arange(len(names)), 3)
+    if kind != "folder":
+        arrays: dict[str, Any] = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+        if kind == "npz":
+            arrays["class_names"] = np.array(names)
+        np.savez(folder / "own.npz", **arrays)
+        return str(folder / "own.npz")
+    for part in ("train", "test"):
+        for name in names:
+            (folder / "own" / part / name).mkdir(parents=True)
+            for number in range(3):
+                Image.fromarray(x[0, ..., 0]).save(folder / "own" / part / name / f"{number}.png")
+    return str(folder / "own")
+
+
+def own_site(folder: Path, names: tuple[str, ...], kind: str, known: tuple[str, ...]) -> Site:
+    settings = {"data__name": "pets", "flower__evaluate": False, "flower__shape": "[1, 4, 4]", "flower__classes": 3}
+    central = Central(deployment(folder / "run", **settings, data__mean="[0.5]", data__std="[0.25]"))
+    order: Order = order_of(central, 0)._replace(shape=(1, 4, 4), class_names=known)
+    return Site(Node.build({"partition_id": 0, "data": own_data(folder, names, kind), "state": str(folder)}), order)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "known", "labels"),
+    [
+        (("cat", "horse"), "folder", THREE, [0, 2]),
+        (("cat", "horse"), "npz", THREE, [0, 2]),
+        (("horse", "cat", "dog"), "npz", THREE, [2, 0, 1]),
+        (THREE, "folder", THREE, [0, 1, 2]),
+        (("0", "1"), "npz without names", THREE, [0, 1]),
+        (("0", "1"), "npz without names", NUMBERS, [0, 1]),
+        (THREE, "folder", NUMBERS, [0, 1, 2]),
+        (THREE, "folder", (), [0, 1, 2]),
+        (("0", "1"), "folder", ("0", "10", "1"), [0, 2]),
+    ],
+)
+def test_labels_are_the_server_s_by_the_names_of_the_classes(
+    tmp_path: Path, names: tuple[str, ...], kind: str, known: tuple[str, ...], labels: list[int]
+) -> None:
+    here = own_site(tmp_path, names, kind, known)
+    assert here.dataset.y_train[here.members].tolist() == np.repeat(labels, 3).tolist()
+    assert sorted(set(here.dataset.y_test.tolist())) == sorted(labels)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "known", "message"),
+    [
+        (
+            ("cat", "yak", "zebra"),
+            "folder",
+            THREE,
+            "classes yak, zebra are not known to the server, which has cat, dog",
+        ),
+        ((*THREE, "yak"), "npz", THREE, "classes yak are not known"),
+        (("cat", "horse"), "folder", NUMBERS, "2 classes with names; this run has 3 without.*npz.*all class folders"),
+        (("0", "2"), "folder", (), "2 classes with names; this run has 3 without"),
+        (("0", "1", "2", "3"), "npz without names", THREE, "this run has .* and 3"),
+    ],
+)
+def test_classes_that_cannot_be_told_apart_are_refused(
+    tmp_path: Path, names: tuple[str, ...], kind: str, known: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        own_site(tmp_path, names, kind, known)
+
+
+def test_the_folder_of_its_state_may_begin_with_a_tilde(
+    central: Central, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert site(central, 0, Path("~/kept")).state_file.parent == tmp_path / "kept"
 
 
 def test_normalisation_is_the_config_s_and_not_the_site_s(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from fedacd.data import Dataset
 from tests.flower.local import deployment, do_round
 
 flwr = pytest.importorskip("flwr.app", reason="flwr is not installed: make test-flower")
@@ -20,7 +22,7 @@ class Grid:
     """Sites that answer at once, but for messages that `lost` says are; `nodes` maps node to client number."""
 
     def __init__(self, state: Path, nodes: dict[int, int]) -> None:
-        self.nodes, self.state = nodes, state
+        self.nodes, self.state, self.data = nodes, state, "digits"
         self.lost: Callable[[int, Any], bool] = lambda client, message: False
         self.sent: list[tuple[int, str]] = []
         self._answers: dict[str, Any] = {}
@@ -34,7 +36,7 @@ class Grid:
             node, number = message.metadata.dst_node_id, f"message {len(self.sent)}"
             message.metadata.__dict__["_message_id"] = number
             self.sent.append((self.nodes[node], message.metadata.message_type))
-            about = {"partition-id": self.nodes[node], "num-partitions": 4, "data": "digits", "state": str(self.state)}
+            about = {"partition-id": self.nodes[node], "num-partitions": 4, "data": self.data, "state": str(self.state)}
             if not self.lost(self.nodes[node], message):
                 context = flwr.Context(1, node, about, flwr.RecordDict(), {})
                 self._answers[number] = client.app(message, context)
@@ -65,8 +67,8 @@ def start(tmp_path: Path, nodes: dict[int, int], **settings: Any) -> tuple[Centr
 FOUR = {100: 2, 101: 0, 102: 3, 103: 1}
 
 
-def deploy(central: Central, grid: Grid, lines: list[dict[str, Any]]) -> None:
-    strategy.Deployed(central, (1, 8, 8), 10, lines.append).start(grid)
+def deploy(central: Central, grid: Grid, lines: list[dict[str, Any]], class_names: str = "0123456789") -> None:
+    strategy.Deployed(central, (1, 8, 8), tuple(class_names), lines.append).start(grid)
 
 
 def test_messages_carry_a_run_to_the_same_weights(tmp_path: Path) -> None:
@@ -141,3 +143,13 @@ def test_a_site_that_cannot_train_says_why(tmp_path: Path) -> None:
     assert lines[1]["participants"] == [0, 2, 3]
     (refused,) = lines[1]["refused"]
     assert refused["client"] == 1 and "does not hold this site's state after round 1" in refused["reason"]
+
+
+def test_a_site_is_told_the_names_of_the_classes(tmp_path: Path, digits: Dataset) -> None:
+    central, grid, lines = start(tmp_path, FOUR, train__rounds=1)
+    arrays = {key: getattr(digits, key) for key in ("x_train", "y_train", "x_test", "y_test")}
+    np.savez(tmp_path / "own.npz", **arrays, class_names=np.array(list("abcdefghiz")))
+    grid.data = str(tmp_path / "own.npz")
+    deploy(central, grid, lines, "abcdefghij")
+    assert len(lines[0]["refused"]) == 4
+    assert all("classes z are not known to the server" in refused["reason"] for refused in lines[0]["refused"])

@@ -34,6 +34,7 @@ def train(message: Message, context: Context) -> Message:
             accepted=asked["accepted"],
             shape=tuple(asked["shape"]),
             num_classes=asked["classes"],
+            class_names=tuple(asked.get("class_names", ())),
         )
         site = Site(node_of(context.node_config), order)
         content = wire.send_reply(site.train(wire.read_shared(message.content, site.first.shared)))

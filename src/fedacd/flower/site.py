@@ -6,6 +6,7 @@ took a reply of this site's, and the site goes on from the state of that round. 
 that is repeated and a server that is set back to its checkpoint leave no trace, and a restarted site loses nothing.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ class Order(NamedTuple):
     """The last round in which the server took this site's reply, 0 for none."""
     shape: tuple[int, ...]
     num_classes: int
+    class_names: tuple[str, ...] = ()
+    """Just numbers, or none, where the server does not know them."""
 
 
 def node_of(node_config: Mapping[str, Any]) -> Node:
@@ -76,7 +79,7 @@ class Site:
 
     @property
     def state_file(self) -> Path:
-        home = Path(self.node.state or Path("~/.local/share/fedacd/sites").expanduser())
+        home = Path(self.node.state or "~/.local/share/fedacd/sites").expanduser()
         return home / f"{self.config.digest()}-client{self.order.client}.safetensors"
 
     def train(self, shared: Shared) -> Reply:
@@ -148,7 +151,7 @@ def _data(node: Node, order: Order) -> tuple[Dataset, NDArray[np.int64]]:
     """The site's data set and which of its training samples are the site's."""
     if not node.data:
         raise ConfigError("node-config data is not set: a known name, an .npz file or a folder of class folders.")
-    dataset, config = data.load(node.data), order.config
+    dataset, config = _renumbered(data.load(node.data), node, order), order.config
     if dataset.shape != order.shape or dataset.num_classes > order.num_classes:
         raise DataError(
             f"node-config data = {node.data!r}: images {dataset.shape} of {dataset.num_classes} classes; this run has "
@@ -164,6 +167,36 @@ def _data(node: Node, order: Order) -> tuple[Dataset, NDArray[np.int64]]:
     return dataset, partition.split(dataset.y_train, dataset.num_classes, config.partition, config.run.seed)[
         order.client
     ]
+
+
+def _renumbered(dataset: Dataset, node: Node, order: Order) -> Dataset:
+    """The data with the server's labels, by the names of the classes; as they are where one of the two has no names."""
+    names, known = dataset.class_names, order.class_names
+    if names == known:
+        return dataset
+    if not _is_numbers(known) and set(names) <= set(known):
+        label = np.array([known.index(name) for name in names], np.int64)
+        y_train, y_test = label[dataset.y_train], label[dataset.y_test]
+        return dataclasses.replace(dataset, y_train=y_train, y_test=y_test, class_names=known)
+    if _is_numbers(names):
+        return dataset
+    if not _is_numbers(known):
+        unknown = [name for name in names if name not in known]
+        raise DataError(
+            f"node-config data = {node.data!r}: classes {', '.join(unknown)} are not known to the server, which has "
+            f"{', '.join(known)}."
+        )
+    if len(names) != order.num_classes:
+        raise DataError(
+            f"node-config data = {node.data!r}: {len(names)} classes with names; this run has {order.num_classes} "
+            "without. Give an .npz file without class_names that has the run's labels, or all class folders."
+        )
+    return dataset
+
+
+def _is_numbers(names: tuple[str, ...]) -> bool:
+    """Whether the names are those that classes without names have."""
+    return names == tuple(str(label) for label in range(len(names)))
 
 
 def _on(tree: Any, device: torch.device) -> Any:

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -34,11 +34,16 @@ class Deployed(Strategy):  # type: ignore[misc]
         self,
         central: Central,
         shape: tuple[int, int, int],
-        num_classes: int,
+        class_names: Sequence[str],
         on_round: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
         self.central, self.on_round = central, on_round
-        self._about = {"config": json.dumps(central.config.flat()), "shape": list(shape), "classes": num_classes}
+        self._about = {
+            "config": json.dumps(central.config.flat()),
+            "shape": list(shape),
+            "classes": len(class_names),
+            "class_names": list(class_names),
+        }
         self._client_of: dict[int, int] = {}
         self._hellos: dict[str, int] = {}
         self._greeted_at: dict[int, float] = {}
