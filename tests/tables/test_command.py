@@ -143,6 +143,8 @@ def test_the_plan_estimates_time(wanted: Wanted) -> None:
         (["1", "--from", "nowhere"], "cannot read nowhere: No such file or directory."),
         (["1", "--from", "."], ". holds no fedacd runs and no summaries of runs."),
         (["1", "--device", "tpu"], "run.device = 'tpu': must be cpu, cuda, cuda:N or auto."),
+        (["1", "--plan", "--device", "foo"], "run.device = 'foo': must be cpu, cuda, cuda:N or auto."),
+        (["1", "--plan", "--device", "cuda:x"], "run.device = 'cuda:x': must be cpu, cuda, cuda:N or auto."),
         (["2"], "the data set 'cifar10' is not here"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from fedacd.errors import ConfigError, RecordError
-from fedacd.records import CONFIG, ROUNDS
+from fedacd.records import CONFIG, ROUNDS, STATE
 from fedacd.tables.declare import TABLES, Table
 from fedacd.tables.estimate import Session, estimate, shared_seconds
 from fedacd.tables.look import Look, look_in, read_from
-from fedacd.tables.wanted import Wanted
+from fedacd.tables.wanted import OWN, Wanted
 from tests.tables.conftest import made_run, made_session
 
 
@@ -138,3 +138,60 @@ def test_time_is_estimated_from_runs_of_the_same_kind(wanted: Wanted, tmp_path: 
     assert estimate(wanted.runs, seen.matched, seen.found, "cuda").device is None
     half = Wanted(wanted.table, seeds=[0, 1, 2], rounds=2, precision="bf16")
     assert estimate(half.runs, look_in(half, tmp_path).matched, seen.found, "cpu").unknown == 12
+
+
+def test_two_folders_of_a_run_before_its_first_round(wanted: Wanted, small: Table, tmp_path: Path) -> None:
+    made_run(tmp_path / "a", wanted.runs[0], [])
+    made_run(tmp_path / "b", wanted.runs[0], [])
+    made_run(tmp_path / "b", wanted.runs[1], [0.5, 0.6])
+    seen = reading(small, tmp_path / "a", tmp_path / "b")
+    assert (len(seen.matched.done), len(seen.matched.partly)) == (1, 1)
+
+
+def test_a_cut_line_beside_a_damaged_checkpoint_is_named(wanted: Wanted, small: Table, tmp_path: Path) -> None:
+    made_run(tmp_path, wanted.runs[1], [0.5, 0.6])
+    run = made_run(tmp_path, wanted.runs[0], [0.5, 0.6])
+    (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
+    (run / STATE).write_text("damaged")
+    (note,) = reading(small, tmp_path).notes
+    assert note.startswith(f"{run}: the last line of {ROUNDS} is cut short, and {run / STATE} is damaged")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("rounds", '"many"'), ("rounds", "0"), ("epochs", '"many"'), ("participation", "0.0")]
+)
+def test_a_setting_that_is_no_number(wanted: Wanted, tmp_path: Path, key: str, value: str) -> None:
+    made_run(tmp_path, wanted.runs[1], [0.5, 0.6])
+    run = made_run(tmp_path, wanted.runs[0], [0.5, 0.6])
+    made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:10+00:00")
+    lines = (run / CONFIG).read_text().splitlines()
+    (run / CONFIG).write_text("\n".join(f"{key} = {value}" if x.startswith(f"{key} =") else x for x in lines))
+    seen = look_in(wanted, tmp_path)
+    estimate(wanted.runs, seen.matched, seen.found, "cpu")
+    assert len(seen.matched.done) == 1
+    assert seen.notes[0].startswith(f"{run} is left out: {run / CONFIG}: train.{key} = ")
+
+
+def test_time_is_estimated_beside_a_run_that_names_no_model(wanted: Wanted, tmp_path: Path) -> None:
+    run = made_run(tmp_path, wanted.runs[0], [0.5, 0.6])
+    made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:10+00:00")
+    (run / CONFIG).write_text((run / CONFIG).read_text().replace('[model]\nname = "small-cnn"\n', ""))
+    seen = look_in(wanted, tmp_path)
+    assert estimate(wanted.runs, seen.matched, seen.found, "cpu").unknown == 12
+
+
+def test_a_run_with_statistics_of_its_own_is_not_the_tables(tmp_path: Path) -> None:
+    one = Wanted(TABLES[1], seeds=[0], rounds=2, precision="fp32")
+    want = next(want for want in one.runs if want.dataset == "cifar10")
+    fingerprint = "55a7e1baf56eff86"
+    own = {**OWN[fingerprint], "data.fingerprint": fingerprint}
+    made_run(tmp_path / "own", want, [0.5, 0.6], own)
+    made_run(tmp_path / "other", want, [0.5, 0.6], own | {"data.mean": [0.5, 0.5, 0.5]})
+    assert len(read_from(lambda _: one, [tmp_path / "own"], None).matched.done) == 1
+    with pytest.raises(
+        ConfigError, match=r"mixed into one table: .*other.*: data.mean is \[0.5, 0.5, 0.5\] there and "
+    ):
+        read_from(lambda _: one, [tmp_path / "other"], None)
+    seen = look_in(one, tmp_path / "other")
+    assert not seen.matched.done
+    assert ": data.mean is [0.5, 0.5, 0.5] there and [0.4914, 0.48216, 0.44653] here" in seen.notes[0]

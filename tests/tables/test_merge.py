@@ -5,12 +5,19 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedacd.errors import RecordError
-from fedacd.records import CONFIG, LOCK, ROUNDS, read_rounds
+from fedacd.files import write_safetensors
+from fedacd.records import CONFIG, LOCK, ROUNDS, STATE, read_rounds
+from fedacd.tables.declare import Table
 from fedacd.tables.merge import merge
 from fedacd.tables.wanted import Wanted
-from tests.tables.conftest import line, made_run
+from tests.tables.conftest import invoke, line, made_run
+
+
+def made_checkpoint(run: Path, round_: int) -> None:
+    write_safetensors(run / STATE, {"w": torch.zeros(1)}, {"holds": "checkpoint", "round": round_})
 
 
 def test_new_runs_are_copied_and_the_longer_record_stays(wanted: Wanted, tmp_path: Path) -> None:
@@ -108,3 +115,49 @@ def test_a_merge_that_was_killed_loses_nothing(wanted: Wanted, tmp_path: Path) -
     made_run(tmp_path / "a", wanted.runs[1], [0.1])
     merge(tmp_path / "all", [tmp_path / "a"])
     assert len(read_rounds(old)) == 1
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "replaced"),
+    [
+        ((4, 4), (5, None), False),
+        ((5, None), (4, 4), True),
+        ((4, 4), (5, 3), False),
+        ((4, 4), (5, 4), True),
+        ((5, 5), (6, None), True),  # it is finished
+        ((6, 6), (6, None), False),
+        ((3, 5), (4, 3), True),  # a checkpoint without its lines is of no use
+    ],
+)
+def test_a_checkpoint_is_worth_more_than_a_line(
+    small: Table, tmp_path: Path, here: tuple[int, int], there: tuple[int, int | None], replaced: bool
+) -> None:
+    want = Wanted(small, seeds=[0], rounds=6, precision="fp32").runs[0]
+    for name, (lines, checkpoint) in (("all", here), ("a", there)):
+        run = made_run(tmp_path / name, want, [0.1] * lines)
+        if checkpoint:
+            made_checkpoint(run, checkpoint)
+    assert merge(tmp_path / "all", [tmp_path / "a"]).longer == [want.name] * replaced
+    assert (tmp_path / "all" / want.name / STATE).exists() == bool((there if replaced else here)[1])
+
+
+def test_a_damaged_checkpoint_counts_for_nothing(wanted: Wanted, tmp_path: Path) -> None:
+    (made_run(tmp_path / "all", wanted.runs[0], [0.1]) / STATE).write_text("damaged")
+    made_checkpoint(made_run(tmp_path / "a", wanted.runs[0], [0.1]), 1)
+    assert merge(tmp_path / "all", [tmp_path / "a"]).longer == [wanted.runs[0].name]
+
+
+def test_rounds_that_cannot_be_read(wanted: Wanted, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", wanted.runs[0], [0.1])
+    (run / ROUNDS).unlink()
+    (run / ROUNDS).mkdir()  # as good as one without the right to read it, also for root
+    _, stderr = invoke("merge", tmp_path / "all", tmp_path / "a", code=2)
+    assert stderr.startswith(f"error: cannot read {run / ROUNDS}")
+    assert stderr.count("\n") == 1
+
+
+def test_a_line_that_is_no_object(wanted: Wanted, tmp_path: Path) -> None:
+    for name in ("all", "a"):
+        (made_run(tmp_path / name, wanted.runs[0], [0.1]) / ROUNDS).write_text("5\n")
+    _, stderr = invoke("merge", tmp_path / "all", tmp_path / "a", code=2)
+    assert stderr == f"error: {tmp_path / 'all' / wanted.runs[0].name / ROUNDS} is damaged: line 1 is no object.\n"

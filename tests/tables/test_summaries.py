@@ -1,17 +1,18 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedacd.errors import RecordError
-from fedacd.records import ROUNDS
+from fedacd.records import CONFIG, ROUNDS
 from fedacd.tables import render
 from fedacd.tables.cells import fill
-from fedacd.tables.declare import TABLES
+from fedacd.tables.declare import TABLES, Table
 from fedacd.tables.look import look_in, read_from
 from fedacd.tables.summaries import MOST_BYTES, summarise, write_summaries
 from fedacd.tables.wanted import Wanted
-from tests.tables.conftest import made_run, made_session
+from tests.tables.conftest import invoke, line, made_run, made_session
 
 
 def test_a_table_from_summaries_is_the_table_from_the_runs(wanted: Wanted, tmp_path: Path) -> None:
@@ -83,3 +84,59 @@ def test_the_accuracy_of_many_classes_is_left_out(number: int, kept: bool, tmp_p
     content = summarise(run)
     assert ("classes" in content) == kept
     assert len(content["curve"]["round"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"accuracy_client": None, "risk": None, "kl_local": None}, ": accuracy_client was not measured"),
+        ({"risk": float("nan")}, " is damaged (ValueError: "),
+        ({"seconds": None}, " is damaged (TypeError: "),
+        ({"accuracy": None}, ": no round of the run has been measured"),
+        (5, " is damaged (AttributeError: "),
+        ("no seconds", " is damaged (KeyError: 'seconds')"),
+    ],
+    ids=str,
+)
+def test_a_run_that_cannot_be_summed_up_is_left_out_and_named(
+    wanted: Wanted, tmp_path: Path, changed: Any, message: str
+) -> None:
+    made_run(tmp_path / "runs", wanted.runs[1], [0.1, 0.2])
+    lines = [changed if changed == 5 else line(i, 0.1) | (changed if isinstance(changed, dict) else {}) for i in (1, 2)]
+    if changed == "no seconds":
+        del lines[0]["seconds"]
+    run = made_run(tmp_path / "runs", wanted.runs[0], [0.1, 0.2])
+    (run / ROUNDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    written, (note,) = write_summaries([tmp_path / "runs"], tmp_path / "results")
+    assert [path.stem for path in written] == [wanted.runs[1].name]
+    assert note.startswith(f"left out: {run / ROUNDS}{message}")
+
+
+@pytest.mark.parametrize("config", ["[train\n", '[train]\nrounds = "many"\n'])
+def test_a_run_whose_config_cannot_be_read_is_left_out_and_named(wanted: Wanted, tmp_path: Path, config: str) -> None:
+    made_run(tmp_path / "runs", wanted.runs[1], [0.1, 0.2])
+    run = made_run(tmp_path / "runs", wanted.runs[0], [0.1, 0.2])
+    (run / CONFIG).write_text(config)
+    stdout, _ = invoke("summaries", tmp_path / "results", tmp_path / "runs")
+    assert stdout.startswith(f"note: left out: {run}: ")
+    assert len(list((tmp_path / "results").iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", ['{"holds": "fedacd run summary"}', '{"holds"'])
+def test_a_damaged_summary_stays_and_is_named(wanted: Wanted, tmp_path: Path, damage: str) -> None:
+    for want in wanted.runs[:2]:
+        made_run(tmp_path / "runs", want, [0.1, 0.2])
+    path = tmp_path / f"{wanted.runs[0].name}.json"
+    path.write_text(damage)
+    written, (note,) = write_summaries([tmp_path / "runs"], tmp_path)
+    assert [path.stem for path in written] == [wanted.runs[1].name]
+    assert note == f"left out: {path} is a damaged summary: remove it to write it anew."
+    assert path.read_text() == damage
+
+
+@pytest.mark.parametrize(("rounds", "shown"), [(2, [2]), (10, [10]), (25, [10, 20, 25])])
+def test_the_last_round_is_in_the_curve(small: Table, tmp_path: Path, rounds: int, shown: list[int]) -> None:
+    want = Wanted(small, seeds=[0], rounds=rounds, precision="fp32").runs[0]
+    run = made_run(tmp_path, want, [i / 100 for i in range(rounds)])
+    curve = summarise(run)["curve"]
+    assert (curve["round"], curve["accuracy"][-1]) == (shown, (rounds - 1) / 100)

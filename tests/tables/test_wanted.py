@@ -6,7 +6,7 @@ from fedacd.engine.setup import prepare
 from fedacd.errors import ConfigError
 from fedacd.methods import METHODS
 from fedacd.tables.declare import TABLES
-from fedacd.tables.wanted import FROM_DATA, Want, Wanted, key_of, resolve, shard
+from fedacd.tables.wanted import FROM_DATA, OWN, Want, Wanted, key_of, resolve, shard
 
 
 def like(name: str) -> Dataset:
@@ -45,6 +45,24 @@ def test_a_record_without_mixup_fits_whatever_strength_it_names() -> None:
     assert (
         key("fedacd", 1.0) != key("fedacd", 0.5) == key_of(resolve({"data.name": "cifar10", "method.name": "fedacd"}))
     )
+
+
+@pytest.mark.parametrize(
+    ("mean", "fits"),
+    [
+        ([0.49139967861519607, 0.48215840839460783, 0.44653091444546567], True),
+        ([0.4914, 0.48216, 0.44653], True),
+        ([0.4914, 0.4822, 0.4465], False),
+        ([0.4914], False),
+        ("grey", False),
+        (None, True),
+    ],
+)
+def test_a_mean_that_is_not_the_data_sets_own_makes_another_run(mean: object, fits: bool) -> None:
+    wanted, fingerprint = resolve({"data.name": "cifar10", "method.name": "fedavg"}), "55a7e1baf56eff86"
+    own = OWN[fingerprint] | {"data.fingerprint": fingerprint}
+    assert (key_of(wanted | own | {"data.mean": mean}) == key_of(wanted)) == fits
+    assert key_of(wanted | own | {"data.fingerprint": "of other images", "data.mean": mean}) == key_of(wanted)
 
 
 def test_names_tell_what_is_varied() -> None:

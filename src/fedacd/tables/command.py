@@ -53,6 +53,7 @@ def table(
     )
     numbers, length = options.seeds(seeds), options.rounds(rounds, cut.rounds)
     options.setting("run.precision", precision or "fp32")
+    options.device(device)
 
     def at(precision: str) -> wanted.Wanted:
         return wanted.Wanted(cut, seeds=numbers, rounds=length, precision=precision)

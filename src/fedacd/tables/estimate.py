@@ -101,7 +101,7 @@ def estimate(runs: Sequence[Want], matched: Matched, found: Sequence[Found], dev
 
 
 def _kind(settings: Mapping[str, object]) -> str:
-    return f"{settings['data.name']} {settings['model.name']} {settings['run.precision']}"
+    return f"{settings['data.name']} {settings.get('model.name')} {settings['run.precision']}"
 
 
 def _work(settings: Mapping[str, object]) -> float:

@@ -1,5 +1,6 @@
 """Which runs there are: run folders and summaries, read only as far as a question needs."""
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,23 +50,32 @@ class Found:
         if self.summary:
             numbers: Numbers = self.summary["final"]
             return numbers
-        try:
-            return judge(read_rounds(self.path))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise RecordError(f"{self.path / ROUNDS} is damaged ({type(error).__name__}: {error}).") from None
+        with judging(self.path):
+            return judge(read_rounds(self.path), self.path)
 
 
-def judge(rounds: Sequence[Mapping[str, Any]]) -> Numbers:
+@contextlib.contextmanager
+def judging(run: Path) -> Iterator[None]:
+    """Turn lines that lack something into a message."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"{run / ROUNDS} is damaged ({type(error).__name__}: {error}).") from None
+
+
+def judge(rounds: Sequence[Mapping[str, Any]], run: Path) -> Numbers:
     """What a run's record comes to."""
     late = summary(rounds)
     measured = [line for line in rounds if line.get("accuracy") is not None]
     if not measured:
-        raise RecordError("no round of the run has been measured.")
+        raise RecordError(f"{run / ROUNDS}: no round of the run has been measured.")
     found = {}
     for key in METRICS:
         if key in NEWER and not all(key in line for line in measured):
             continue
         values = [line[key] for line in measured]
+        if None in values:
+            raise RecordError(f"{run / ROUNDS}: {key} was not measured, as in a deployment.")
         best = min(values) if SHOWN[key].lower_is_better else max(values)
         found[key] = {"late": late[key], "last": values[-1], "best": best}
     return found
@@ -96,7 +106,10 @@ def scan(folder: Path, warn: list[str]) -> list[Found]:
 
 def _cut_short(run: Found) -> str:
     begins = f"{run.path}: the last line of {ROUNDS} is cut short"
-    saved = finished_rounds(run.path) or 0
+    try:
+        saved = finished_rounds(run.path) or 0
+    except RecordError as error:
+        return f"{begins}, and {error}"
     if saved > run.done:
         return f"{begins}, and {STATE} is of round {saved}: restore the line, or remove the folder to start afresh."
     return f"{begins}; it is dropped and round {run.done + 1} run again."
@@ -135,6 +148,9 @@ def _require_names(path: Path, settings: Mapping[str, Any]) -> None:
     for key in ("data.name", "method.name", "run.seed", "train.rounds"):
         if key not in settings:
             raise RecordError(f"{path} does not say {key}.")
+    for key, kind in (("train.rounds", int), ("train.epochs", int), ("train.participation", int | float)):
+        if not isinstance(settings[key], kind) or not settings[key] > 0:
+            raise RecordError(f"{path}: {key} = {settings[key]!r}: must be a number above 0.")
 
 
 def _progress(path: Path) -> tuple[int, bool]:

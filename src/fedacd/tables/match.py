@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedacd.errors import ConfigError, RecordError
 from fedacd.tables.declare import TABLES
 from fedacd.tables.found import Found, differences
-from fedacd.tables.wanted import CHOSEN, FROM_DATA, Want, Wanted, key_of, resolve
+from fedacd.tables.wanted import CHOSEN, FROM_DATA, Want, Wanted, key_of, not_own, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,9 @@ def _furthest(runs: Sequence[Found]) -> Found:
     _require_same_data(runs)
     first, *others = sorted(runs, key=lambda run: (-run.done, run.summary is not None, str(run.path)))
     for other in others:
-        numbers = other.numbers() if other.finished else {}
+        if not other.finished:
+            continue
+        numbers = other.numbers()
         if any(
             abs(numbers[key]["late"] - its["late"]) > 1e-9 for key, its in first.numbers().items() if key in numbers
         ):
@@ -99,9 +101,10 @@ def strangers(wanted: Wanted, matched: Matched, found: Sequence[Found]) -> list[
     near: list[tuple[Found, str]] = []
     for run in found:
         for want in missing.get(_place(run.settings), []):
-            keys = [key for key in want.identity if run.settings.get(key) != want.identity[key]]
+            identity = {**want.identity, **not_own(run.settings)}
+            keys = [key for key in identity if run.settings.get(key) != identity[key]]
             if keys and not (want.declared | CHOSEN) & set(keys):
-                told = ", ".join(differences(run.settings, want.identity, keys))
+                told = ", ".join(differences(run.settings, identity, keys))
                 near.append((run, f"{run.path} is not the run {want.name}: {told}"))
                 break
     known = _of_all_tables() if near else set()

@@ -1,7 +1,7 @@
 """Join the run folders of several machines. A record is kept or refused as a whole, never mixed.
 
 A run that is in both places must have the same config, the same partition and the same numbers in every round that both
-have, time apart; then the longer record stays.
+have, time apart; then the finished record stays, or else that with the later checkpoint, or else the longer one.
 """
 
 import contextlib
@@ -16,7 +16,17 @@ import numpy as np
 
 from fedacd.errors import RecordError
 from fedacd.files import sync, writing
-from fedacd.records import CONFIG, LOCK, MODEL, PARTITION, ROUNDS, STATE, read_config, read_partition, read_rounds
+from fedacd.records import (
+    CONFIG,
+    LOCK,
+    MODEL,
+    PARTITION,
+    ROUNDS,
+    finished_rounds,
+    read_config,
+    read_partition,
+    read_rounds,
+)
 from fedacd.tables.found import differences
 
 PARTIAL, OLD = ".merging-", ".replaced-"
@@ -73,18 +83,29 @@ def runs_in(source: Path, notes: list[str]) -> list[Path]:
         raise RecordError(f"{source} holds no fedacd run: no folder in it has a {CONFIG}.")
     notes += [f"{source / name} is passed over: it holds no fedacd run." for name in foreign]
     for run in runs:
-        content = (run / ROUNDS).read_bytes() if (run / ROUNDS).exists() else b""
+        content = b""
+        with contextlib.suppress(OSError):  # where it cannot be read, `read_rounds` says so
+            content = (run / ROUNDS).read_bytes()
         if content and not content.endswith(b"\n"):
             notes.append(f"{run / ROUNDS}: the last line is cut short; the round is run again.")
     return runs
 
 
 def _read(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    return read_config(run).identity(), read_rounds(run)
+    rounds = read_rounds(run)
+    for number, line in enumerate(rounds, 1):
+        if not isinstance(line, dict):
+            raise RecordError(f"{run / ROUNDS} is damaged: line {number} is no object.")
+    return read_config(run).identity(), rounds
 
 
-def _length(run: Path) -> tuple[int, bool, bool]:
-    return len(read_rounds(run)), (run / MODEL).exists(), (run / STATE).exists()
+def _length(run: Path) -> tuple[bool, int, int, bool]:
+    """Finished or not, rounds of the checkpoint, lines, with a model or not: the order in which a record is better."""
+    lines, saved = len(read_rounds(run)), 0
+    with contextlib.suppress(RecordError):  # a damaged checkpoint is as good as none
+        saved = finished_rounds(run) or 0
+    saved = saved if saved <= lines else 0  # a run cannot go on from it
+    return lines >= read_config(run).train.rounds, saved, lines, (run / MODEL).exists()
 
 
 def _require_same_run(there: Path, here: Path) -> None:

@@ -53,6 +53,14 @@ def rounds(text: str | None, usual: int) -> int:
     return usual if text is None else int(setting("train.rounds", parse_value(text)))
 
 
+def device(text: str) -> str:
+    """As `fedacd run` takes it; whether it is here matters to training only."""
+    kind, _, number = text.partition(":")
+    if text not in ("cpu", "cuda", "auto") and not (kind == "cuda" and number.isdigit()):
+        raise ConfigError(f"run.device = {text!r}: must be cpu, cuda, cuda:N or auto.")
+    return text
+
+
 def check_files(files: Mapping[str, Path | None]) -> None:
     """Refuse a file that cannot be written, before hours of work go into it."""
     for name, path in files.items():

@@ -4,7 +4,7 @@ holds    "fedacd run summary"
 config   every setting as section.key
 rounds   how many there are
 final    of every metric the mean over the last ten rounds (late), the last and the best round
-curve    every metric at every tenth round
+curve    every metric at every tenth round, and at the last
 classes  test accuracy of every class, the mean over the last ten rounds; not of more than 200, nor in older summaries
 made     device, versions, commit, first start, last end, seconds of all rounds
 """
@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedacd.errors import RecordError
+from fedacd.config import Config
+from fedacd.errors import ConfigError, RecordError
 from fedacd.files import read_json, write_atomically, writing
 from fedacd.metrics import METRICS, class_means
 from fedacd.records import ENV, read_config, read_rounds
-from fedacd.tables.found import SUMMARY, judge
+from fedacd.tables.found import SUMMARY, judge, judging
 from fedacd.tables.merge import runs_in
 
 MOST_BYTES = 5000
@@ -32,13 +33,18 @@ def summarise(run: Path) -> dict[str, Any]:
     config, rounds = read_config(run), read_rounds(run)
     if len(rounds) < config.train.rounds:
         raise RecordError(f"{run} is not finished: {len(rounds)} of {config.train.rounds} rounds.")
+    with judging(run):
+        return _summarise(run, config, rounds)
+
+
+def _summarise(run: Path, config: Config, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     settings = {key: value for key, value in config.flat().items() if value is not None and key != "run.out"}
     found = {
         "holds": SUMMARY,
         "name": run.name,
         "config": settings,
         "rounds": len(rounds),
-        "final": judge(rounds),
+        "final": judge(rounds, run),
         "made": _made(run) | {"seconds": round(sum(line["seconds"] for line in rounds), 1)},
     }
     if len(classes := _classes(rounds)) <= MOST_CLASSES:
@@ -61,9 +67,13 @@ def write_summaries(sources: Sequence[Path], into: Path) -> tuple[list[Path], li
         except RecordError as error:
             notes.append(f"left out: {error}")
             continue
+        except ConfigError as error:
+            notes.append(f"left out: {run}: {error}")
+            continue
         path = into / f"{run.name}.json"
-        if path.exists():
-            _require_same(path, read_json(path), content)
+        if path.exists() and not _is_same(path, content):
+            notes.append(f"left out: {path} is a damaged summary: remove it to write it anew.")
+            continue
         with writing(path):
             into.mkdir(parents=True, exist_ok=True)
         write_atomically(path, _bytes(content))
@@ -71,11 +81,17 @@ def write_summaries(sources: Sequence[Path], into: Path) -> tuple[list[Path], li
     return written, notes
 
 
-def _require_same(path: Path, there: Any, here: Mapping[str, Any]) -> None:
+def _is_same(path: Path, here: Mapping[str, Any]) -> bool:
+    """Whether there is a summary of this very run; no for a damaged one, and what is something else is refused."""
+    try:
+        there = read_json(path)
+    except RecordError:
+        return False
     if not isinstance(there, dict) or there.get("holds") != SUMMARY:
         raise RecordError(f"{path} is no summary of a run: choose another folder.")
-    if there["final"] != here["final"]:
+    if "final" in there and there["final"] != here["final"]:
         raise RecordError(f"{path} is of a run with other numbers: remove it to write it anew.")
+    return "final" in there
 
 
 def _bytes(content: Mapping[str, Any]) -> bytes:
@@ -85,7 +101,8 @@ def _bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def _curve(rounds: Sequence[Mapping[str, Any]], every: int) -> dict[str, list[Any]]:
-    shown = [line for line in rounds if line["round"] % every == 0 and line.get("accuracy") is not None]
+    measured = [line for line in rounds if line.get("accuracy") is not None]
+    shown = [line for line in measured if line["round"] % every == 0 or line is measured[-1]]
     curve: dict[str, list[Any]] = {"round": [line["round"] for line in shown]}
     known = [key for key in METRICS if all(line.get(key) is not None for line in shown)]
     return curve | {key: [float(f"{line[key]:.4g}") for line in shown] for key in known}
