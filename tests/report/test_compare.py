@@ -80,6 +80,21 @@ def test_one_seed_proves_nothing(tmp_path: Path) -> None:
     assert found["words"].startswith("FedAvg is ahead of FedACD on digits at beta 0.1 by 10.0 points, in one seed")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "ends"),
+    [
+        ([0.5], [0.5], ", in one seed: that proves nothing yet."),
+        ([0.501, 0.502, 0.497], [0.5, 0.5, 0.5], " (3 seeds, p = 1.00)."),
+        ([0.1 + 0.2] * 3, [0.3] * 3, " (3 seeds, p = 1.00)."),
+    ],
+    ids=["one seed", "in the mean", "but for the last digit"],
+)
+def test_a_tie_says_so(first: list[float], second: list[float], ends: str, tmp_path: Path) -> None:
+    found = pair(tmp_path, {"fedavg": first, "fedprox": second})
+    assert found["words"] == f"FedAvg and FedProx are equal on digits at beta 0.1{ends}"
+    assert found["verdict"] in ("one seed", "unsure")
+
+
 def test_many_pairs_make_a_verdict_harder(tmp_path: Path) -> None:
     pair(tmp_path / "x", {"fedacd": [0.51, 0.52, 0.53], "fedavg": [0.50, 0.505, 0.52]})
     for method in ("fedlc", "fedprox"):

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
+
+from fedacd.records import PARTITION
 from fedacd.report.group import Grouped, group
 from fedacd.report.read import read_runs
 from tests.report.made import make_many, make_run
@@ -51,6 +54,29 @@ def test_a_beta_that_is_not_used_makes_no_difference(tmp_path: Path) -> None:
     make_run(tmp_path / "b", partition__scheme="iid", partition__beta=0.5, seed=1)
     (only,) = grouped(tmp_path).groups
     assert len(only.runs) == 2
+
+
+def test_normalisations_are_told_apart_where_they_differ(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", data__mean=[0.5, 0.4])
+    make_run(tmp_path / "b", data__mean=[0.123456, 0.4], seed=1)
+    make_run(tmp_path / "c", data__mean=[0.1234560001, 0.4], seed=2)
+    make_run(tmp_path / "d", data__name="cifar10", data__mean=[0.1])
+    found = grouped(tmp_path)
+    assert [problem.title for problem in found.problems] == [
+        "CIFAR-10, beta 0.1", "digits, beta 0.1, mean [0.12346, 0.4]", "digits, beta 0.1, mean [0.5, 0.4]",
+    ]  # fmt: skip
+    assert [[run.seed for run in group.runs] for group in found.groups] == [[0], [1, 2], [0]]
+    assert found.methods == ["FedACD"]
+
+
+def test_methods_do_not_compete_across_custom_partitions(tmp_path: Path) -> None:
+    for method, first in (("fedavg", [0, 1]), ("fedprox", [0, 1]), ("fedlc", [0])):
+        folder = make_run(tmp_path / method, method=method, partition__scheme="custom")
+        np.savez(folder / PARTITION, client_0=np.array(first), client_1=np.array([2]))
+    found = grouped(tmp_path)
+    assert [problem.title[:21] for problem in found.problems] == ["digits, custom, lists"] * 2
+    together = [[found.methods[g.method] for g in found.groups if g.problem == number] for number in (0, 1)]
+    assert sorted(together) == [["FedAvg", "FedProx"], ["FedLC"]]
 
 
 def test_a_data_set_in_a_file_goes_by_the_files_name(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedacd.report import write
+from fedacd.report import collect, write
+from fedacd.report.page import render
 from fedacd.tables.summaries import write_summaries
 from tests.report.browser import Browser, find_chromium
 from tests.report.made import make_many, make_run, make_summary
@@ -163,6 +164,18 @@ def test_controls_change_their_plots(opened: Browser) -> None:
     before = opened.js(z)
     choose(opened, "matrix-kind", "test")
     assert opened.js(z) != before
+
+
+def test_very_many_values_draw(browser: Browser, tmp_path: Path) -> None:
+    data = collect([make_run(tmp_path / "a")])
+    many = [[i] * 400 for i in range(400)]
+    data["shares"][0]["shares"] = data["partitions"][0]["counts"] = many
+    (tmp_path / "page.html").write_text(render(data))
+    browser.open(tmp_path / "page.html")
+    label = "document.querySelector('#{} .plot')?.getAttribute('aria-label')"
+    assert browser.js(label.format("weight-plots")) == "shares from 0.000 to 399.000 of an equal one"
+    assert browser.js(label.format("partition-plots")) == "400 clients hold 0 to 400 of 400 classes"
+    assert browser.complaints == []
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1024])

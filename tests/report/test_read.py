@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedacd.errors import RecordError
-from fedacd.records import CONFIG, MATRICES, ROUNDS
+from fedacd.records import CONFIG, MATRICES, PARTITION, ROUNDS
+from fedacd.report import write
 from fedacd.report.read import read_runs
 from tests.report.made import make_run
 
@@ -20,6 +22,16 @@ def test_runs_are_found_below_a_folder_and_by_name(tmp_path: Path) -> None:
     assert (runs[0].seed, runs[0].done, runs[0].unfinished) == (0, 12, None)
     assert runs[0].counts is not None
     assert runs[0].counts.shape == (5, 4)
+
+
+def test_links_are_followed_and_count_once(tmp_path: Path) -> None:
+    make_run(tmp_path / "elsewhere" / "a")
+    make_run(tmp_path / "runs" / "b", seed=1)
+    for link, target in (("a", "elsewhere/a"), ("again", "elsewhere/a"), ("loop", "runs"), ("gone", "nowhere")):
+        (tmp_path / "runs" / link).symlink_to(tmp_path / target)
+    runs, notes = read_runs([tmp_path / "runs"])
+    assert sorted(run.name for run in runs) == ["a", "b"]
+    assert notes == []
 
 
 def test_no_run_is_an_error(tmp_path: Path) -> None:
@@ -74,6 +86,21 @@ def test_numbers_that_are_not_finite_count_as_absent(tmp_path: Path) -> None:
     assert {record["risk"] for record in run.rounds} == {None}
 
 
+def test_numbers_inside_lists_count_as_absent_too(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    make_run(
+        tmp_path / "a",
+        change=lambda record: (
+            record | {"per_class": [0.5, nan]} | ({"weights": [inf, 0.5]} if record["round"] == 3 else {})
+        ),
+    )
+    (run,), _ = read_runs([tmp_path])
+    assert run.rounds[0]["per_class"] == [0.5, None]
+    data = write([tmp_path], tmp_path / "page.html")
+    assert data["groups"][0]["per_class"] == [50, None]
+    assert data["shares"][0]["rounds"] == [1, 2, *range(4, 13)]
+
+
 def test_damaged_matrices_are_left_out(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a") / MATRICES
     path.write_bytes(path.read_bytes()[:-10])
@@ -87,4 +114,44 @@ def test_of_the_same_run_twice_the_longer_one_counts(tmp_path: Path) -> None:
     make_run(tmp_path / "b", done=7)
     (run,), notes = read_runs([tmp_path])
     assert run.folder.name == "b"
+    assert "holds the same run" in notes[0]
+
+
+def test_of_other_normalisation_is_another_run(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", data__mean=[0.5], data__std=[0.25])
+    make_run(tmp_path / "b", data__mean=[0.4], data__std=[0.25])
+    make_run(tmp_path / "c", data__mean=[0.49139967861519607], data__std=[1])
+    make_run(tmp_path / "d", data__mean=[0.49139967861519701], data__std=[1.0])  # the last digits do not count
+    runs, notes = read_runs([tmp_path])
+    assert [run.name for run in runs] == ["a", "b", "c"]
+    assert len(notes) == 1
+
+
+def deal(folder: Path, *lists: list[int]) -> None:
+    np.savez(folder / PARTITION, **{f"client_{i}": np.array(own) for i, own in enumerate(lists)})  # type: ignore[arg-type]
+
+
+def test_of_another_custom_partition_is_another_run(tmp_path: Path) -> None:
+    for name, lists in (("a", ([0, 1], [2])), ("b", ([0], [1, 2])), ("c", ([0, 1], [2]))):
+        deal(make_run(tmp_path / name, partition__scheme="custom"), *lists)
+    runs, notes = read_runs([tmp_path])
+    assert [run.name for run in runs] == ["a", "b"]
+    assert len(notes) == 1
+    assert "/c is left out: " in notes[0]
+
+
+def test_a_custom_partition_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", partition__scheme="custom")
+    (make_run(tmp_path / "b", partition__scheme="custom", seed=1) / PARTITION).write_bytes(b"cut")
+    runs, notes = read_runs([tmp_path])
+    assert [run.lists for run in runs] == [None, None]
+    assert [PARTITION in note for note in notes] == [True]
+
+
+@pytest.mark.parametrize("scheme", ["iid", "shards", "custom"])
+def test_a_setting_that_the_scheme_does_not_use_makes_no_other_run(scheme: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "a", partition__scheme=scheme, partition__beta=0.1)
+    make_run(tmp_path / "b", partition__scheme=scheme, partition__beta=0.5)
+    runs, notes = read_runs([tmp_path])
+    assert len(runs) == 1
     assert "holds the same run" in notes[0]

@@ -32,9 +32,11 @@ def write(paths: Sequence[Path], out: Path) -> dict[str, Any]:
     text = page.render(data)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(out.name + ".partial")
+        special = out.exists() and not out.is_file()  # a device or a pipe takes what it is given
+        partial = out if special else out.with_name(out.name + ".partial")
         partial.write_text(text, "utf-8")
-        partial.replace(out)
+        if not special:
+            partial.replace(out)
     except OSError as error:
         raise RecordError(f"cannot write {out}: {error.strerror}. Choose another file with -o.") from None
     return data

@@ -15,6 +15,9 @@ LATE = 10
 ENOUGH = 3
 """Seeds that a verdict 'sure' takes: two of them agree too easily."""
 
+TIE = 9
+"""Digits of a difference in points: what is below them is of adding up, not of the runs."""
+
 PERCENT = ("accuracy", "accuracy_client")
 
 
@@ -110,7 +113,7 @@ def _difference(a: Group, b: Group) -> tuple[Paired, int | None] | None:
     couples = [(first[seed], second[seed]) for seed in first if seed in second]
     end = min((run.done for couple in couples for run in couple), default=0)
     values = [[late_mean(run, "accuracy", end) for run in couple] for couple in couples]
-    differences = [100 * (one - other) for one, other in values if one is not None and other is not None]
+    differences = [round(100 * (one - other), TIE) for one, other in values if one is not None and other is not None]
     if not differences:
         return None
     unfinished = any(run.unfinished for couple in couples for run in couple)
@@ -137,12 +140,15 @@ def sentence(first: str, second: str, problem: Problem, test: Paired, adjusted: 
         first, second = second, first
     rest = f" ({problem.rest})" if problem.rest else ""
     where = f"on {problem.dataset} at {problem.skew}{rest}" + (f" after {end} rounds" if end else "")
+    facts = f"{test.n} seeds, p = {show_p(test.p)}" if test.p is not None else ""
+    if round(test.mean, TIE) == 0:
+        equal = f"{first} and {second} are equal {where}"
+        return f"{equal} ({facts})." if facts else f"{equal}, in one seed: that proves nothing yet."
     points = f"{abs(test.mean):.1f} point{'' if f'{abs(test.mean):.1f}' == '1.0' else 's'}"
     if f"{abs(test.mean):.1f}" == "0.0":
         points = f"{abs(test.mean):.2f} points"
     if test.p is None:
         return f"{first} is ahead of {second} {where} by {points}, in one seed: that proves nothing yet."
-    facts = f"{test.n} seeds, p = {show_p(test.p)}"
     how_sure = verdict(test, adjusted)
     if how_sure == "sure":
         return f"{first} is better than {second} {where} by {points} ({facts})."

@@ -21,8 +21,9 @@ TITLES = {
     "fashion-mnist": "Fashion-MNIST",
 }
 
-_OF_PROBLEM = frozenset(f"train.{key}" for key in ("rounds", "participation", "epochs", "batch_size"))
-_ASIDE = frozenset({"run.seed", "run.eval_every", "data.mean", "data.std", "method.name"})
+_OF_DATA = frozenset(f"data.{key}" for key in ("name", "fingerprint", "mean", "std"))
+_OF_PROBLEM = _OF_DATA | {f"train.{key}" for key in ("rounds", "participation", "epochs", "batch_size")}
+_ASIDE = frozenset({"run.seed", "run.eval_every", "method.name"})
 
 Settings = Mapping[str, Any]
 
@@ -64,7 +65,7 @@ class Grouped:
 
 def group(runs: Sequence[Run]) -> Grouped:
     """Sort runs into groups; FedACD comes first, then the order in which the package lists its methods."""
-    flats = {id(run): run.config.identity() for run in runs}
+    flats = {id(run): run.settings for run in runs}
     problem_of = {id(run): _problem_settings(flats[id(run)]) for run in runs}
     cells = _names_of_problems(runs, problem_of)
     methods = _names_of_methods(runs, flats, problem_of)
@@ -83,19 +84,8 @@ def group(runs: Sequence[Run]) -> Grouped:
 
 
 def _problem_settings(flat: Settings) -> Settings:
-    """The settings that make the problem, less those that its partition scheme does not look at."""
-    scheme = flat["partition.scheme"]
-    unused = set()
-    if "dirichlet" not in scheme:
-        unused |= {"partition.beta", "partition.min_size"}
-    if scheme != "shards":
-        unused.add("partition.classes_per_client")
-    own = ("partition.", "model.")
-    return {
-        key: value
-        for key, value in flat.items()
-        if (key.startswith(own) or key in _OF_PROBLEM or key in ("data.name", "data.fingerprint")) and key not in unused
-    }
+    """The settings that make the problem."""
+    return {key: value for key, value in flat.items() if key.startswith(("partition.", "model.")) or key in _OF_PROBLEM}
 
 
 def _names_of_problems(runs: Sequence[Run], settings: Mapping[int, Settings]) -> dict[int, tuple[str, str, str]]:
@@ -141,7 +131,7 @@ def _names_of_methods(
 
 
 def _belongs(key: str, problem: Settings) -> bool:
-    return key in problem or key in _ASIDE or key.startswith(("partition.", "model.", "data.name", "data.fingerprint"))
+    return key in problem or key in _ASIDE
 
 
 def _varied(

@@ -1,5 +1,6 @@
 """Find run folders and summaries and read them, whatever state they are in."""
 
+import hashlib
 import json
 import math
 import os
@@ -16,13 +17,15 @@ from fedacd.errors import FedacdError, RecordError
 from fedacd.files import read_about, read_json, read_safetensors
 from fedacd.methods import Tensors
 from fedacd.metrics import METRICS
-from fedacd.records import CONFIG, ENV, MATRICES, MODEL, ROUNDS, read_config
+from fedacd.records import CONFIG, ENV, MATRICES, MODEL, PARTITION, ROUNDS, read_config, read_partition
 from fedacd.tables.found import SUMMARY, Found, Numbers, read_summary
 
 DEPTH = 4
 """How deep below a given folder run folders are looked for."""
 
-_NO_MATTER = frozenset({"run.eval_every", "data.mean", "data.std"})
+_NO_MATTER = "run.eval_every"
+_DIGITS = 5
+"""Of a normalisation: records of one data set may differ in the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +48,8 @@ class Run:
     """[clients, C] samples of each class; None: not recorded."""
     matrices: Tensors = field(repr=False)
     """`own/<client>` and `test/<client>`; empty: not recorded."""
+    lists: str | None = None
+    """A digest of who holds what under a custom partition; None: another scheme, or not recorded."""
 
     @property
     def seed(self) -> int:
@@ -54,6 +59,19 @@ class Run:
     def name(self) -> str:
         path = self.folder.resolve()
         return path.stem if self.final else path.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the numbers, less what the partition scheme does not look at."""
+        flat, scheme = self.config.identity(), self.config.partition.scheme
+        for key in ("data.mean", "data.std"):
+            flat[key] = flat[key] and [float(f"{value:.{_DIGITS}g}") for value in flat[key]]
+        if self.lists:
+            flat["partition.lists"] = self.lists
+        unused = set() if "dirichlet" in scheme else {"partition.beta", "partition.min_size"}
+        if scheme != "shards":
+            unused.add("partition.classes_per_client")
+        return {key: value for key, value in flat.items() if key not in unused}
 
     @property
     def total(self) -> int:
@@ -140,7 +158,7 @@ def _below(path: Path, notes: list[str]) -> list[Path]:
     def refused(error: OSError) -> None:
         notes.append(f"{error.filename} is left out: {error.strerror}")
 
-    for place, names, files in os.walk(path, onerror=refused):
+    for place, names, files in os.walk(path, onerror=refused, followlinks=True):
         folder = Path(place)
         is_run = CONFIG in files or CONFIG in names
         if is_run:
@@ -159,16 +177,29 @@ def _read(folder: Path, notes: list[str]) -> Run:
         except RecordError:
             notes.append(f"{folder / MODEL} cannot be read: the classes have no names")
     rounds = _rounds(folder / ROUNDS, notes)
+    config = read_config(folder)
     return Run(
         folder=folder,
-        config=read_config(folder),
+        config=config,
         done=int(rounds[-1]["round"]) if rounds else 0,
         rounds=rounds,
         session=_session(folder / ENV),
         class_names=[str(name) for name in names] if names else None,
         counts=None if counts is None else counts.numpy(),
         matrices=tensors,
+        lists=_lists(folder, notes) if config.partition.scheme == "custom" else None,
     )
+
+
+def _lists(folder: Path, notes: list[str]) -> str | None:
+    if not (folder / PARTITION).exists():
+        return None
+    try:
+        lists = [members.tolist() for members in read_partition(folder)]
+    except RecordError as error:
+        notes.append(f"{error}")
+        return None
+    return hashlib.blake2b(json.dumps(lists).encode(), digest_size=4).hexdigest()
 
 
 def _of_summary(found: Found) -> Run:
@@ -226,6 +257,8 @@ def _rounds(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -252,7 +285,7 @@ def _without_twins(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     """One run of each config: the one that went furthest, and a folder before a summary, which knows less."""
     best: dict[str, Run] = {}
     for run in runs:
-        key = repr(sorted((name, value) for name, value in run.config.identity().items() if name not in _NO_MATTER))
+        key = repr(sorted((name, value) for name, value in run.settings.items() if name != _NO_MATTER))
         other = best.setdefault(key, run)
         if other is run:
             continue

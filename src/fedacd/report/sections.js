@@ -61,6 +61,10 @@ function drawRisk() {
   drawCurves("risk-plots", metric, "round", at("risk-smooth").checked);
 }
 
+// Not Math.min(...values): a call takes some 100,000 arguments at most.
+const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+const greatest = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
+
 const seedText = (entry) => `seed ${entry.seed}`;
 
 function fillPartition() {
@@ -77,12 +81,12 @@ function drawPartition() {
   }
   const { counts, problem } = found;
   const order = counts[0].map((_, i) => i);
-  const most = Math.max(...counts.flat());
+  const most = greatest(counts.flat());
   const ticks = [1, 0.5, 0.1].map((share) => Math.round(most * share)).filter((v) => v > 0);
   const rows = Math.min(counts.length, 60);
   const labelled = order.length <= 12 && counts.length <= 60;
   const seen = counts.map((row) => row.filter((n) => n > 0).length);
-  const words = `${counts.length} clients hold ${Math.min(...seen)} to ${Math.max(...seen)} of ${order.length} classes`;
+  const words = `${counts.length} clients hold ${least(seen)} to ${greatest(seen)} of ${order.length} classes`;
   figure("partition-plots", [data.problems[problem].title, make("small", {}, `, ${seedText(found)}: ${words}`)], words, 90 + rows * (narrow.matches ? 16 : 20), () => [{
     type: "heatmap", z: counts.map((row) => row.map((n) => (n ? Math.sqrt(n) : null))), zmin: 0, zmax: Math.sqrt(most), colorscale: "Cividis",
     xgap: order.length > 30 ? 0 : 1, ygap: counts.length > 60 ? 0 : 1, text: counts.map((row) => row.map((n) => (n ? String(n) : ""))),
@@ -154,7 +158,7 @@ function drawWeights() {
   const z = Array.from({ length: run.clients }, () => run.rounds.map(() => null));
   run.participants.forEach((clients, t) => clients.forEach((client, i) => { if (z[client]) z[client][t] = run.shares[t][i]; }));
   const all = run.shares.flat();
-  const [low, high] = [Math.min(...all), Math.max(...all)];
+  const [low, high] = [least(all), greatest(all)];
   const far = Math.max(high - 1, 1 - low);
   const words = far < 0.0005 ? "every participant has an equal share in every round" : `shares from ${low.toFixed(3)} to ${high.toFixed(3)} of an equal one`;
   const about = make("small", {}, `, ${data.problems[run.problem].title}, ${seedText(run)}: ${words}`);

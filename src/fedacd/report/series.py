@@ -158,6 +158,7 @@ def per_class(group: Group) -> list[float | None] | None:
 def weights(run: Run) -> dict[str, Any] | None:
     """Who took part in a round, and each share times their number: 1 is an equal share."""
     lines = [line for line in run.rounds if line.get("participants") and line.get("weights")]
+    lines = [line for line in lines if None not in line["weights"]]
     if not lines:
         return None
     lines = [lines[i] for i in thin(len(lines))]
