@@ -98,9 +98,8 @@ def with_settings(command: Callable[[dict[str, Any], dict[str, str], str | None]
     ) -> None:
         with reporting():
             flags = [text for name, text in (("mixup", "true"), ("no_mixup", "false")) if options.pop(name)]
-            texts = {
-                OPTIONS[name]: str(text).lower() if text is True else text for name, text in options.items() if text
-            }
+            given = {name: text for name, text in options.items() if text is not None}
+            texts = {OPTIONS[name]: str(text).lower() if text is True else text for name, text in given.items()}
             if flags:
                 texts[OPTIONS["mixup"]] = ",".join(flags)
             for pair in set_ or []:
@@ -213,7 +212,7 @@ def _short(key: str) -> str:
 
 def _train(setups: dict[str, Setup], track: str | None) -> dict[str, Result | Exception]:
     """Train labelled runs, and show how they come along."""
-    tracker = Tracker(track) if track else None
+    tracker = None if track is None else Tracker(track)
     names = {id(setup): label for label, setup in setups.items()}
     done = {}
     for label, setup in setups.items():

@@ -29,8 +29,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parse_value(text: str) -> Any:
     """A value from the command line: TOML where it is TOML, a plain text otherwise."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"value = {text}")
+        return found["value"] if len(found) == 1 else text
+    except ValueError:  # not TOML, or a number of too many digits
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         try:
