@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import fedacd
 from fedacd.data import Dataset
 from fedacd.errors import ConfigError, DataError, RecordError
+from fedacd.files import read_safetensors, write_safetensors
 from fedacd.methods import FedACD, Method
 
 TINY: dict[str, Any] = {"clients": 3, "participation": 0.7, "rounds": 2, "epochs": 1}
@@ -28,6 +29,19 @@ class Perceptron(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.layers(x)
         return logits
+
+
+class Shifted(Perceptron):
+    """With a constant that is drawn."""
+
+    shift: Tensor
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.register_buffer("shift", torch.randn(1, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.shift)
 
 
 def test_own_arrays_and_own_model(digits: Dataset, tmp_path: Path) -> None:
@@ -63,6 +77,25 @@ def test_model_answers_with_probabilities_and_refuses_other_images(digits: Datas
         model(digits.x_test[:7].astype(np.float32))
     with pytest.raises(DataError, match=r"must be uint8"):
         model(digits.x_test[:7, :5])
+
+
+def test_images_may_be_a_view(digits: Dataset, tmp_path: Path) -> None:
+    model = fedacd.run(dataset=digits, out=str(tmp_path / "run"), **TINY).model
+    mirrored = digits.x_test[:7, :, ::-1]  # torch knows no negative strides
+    torch.testing.assert_close(model(mirrored), model(mirrored.copy()), rtol=0, atol=0)
+
+
+def test_a_models_constants_are_in_its_file(digits: Dataset, tmp_path: Path) -> None:
+    """They were drawn when the run began: another seed would draw others."""
+    result = fedacd.run(dataset=digits, model=Shifted, seed=3, out=tmp_path / "run", **TINY)
+    again = fedacd.Result.load(result.folder)
+    torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test), rtol=0, atol=0)
+    file = tmp_path / "run" / "model.safetensors"
+    tensors, about = read_safetensors(file, "model")
+    del tensors["constants/shift"], about["checksum"]
+    write_safetensors(file, tensors, about)
+    with pytest.raises(RecordError, match=r"does not hold the model's constant 'shift' as \[1, 8, 8\]"):
+        _ = fedacd.Result.load(result.folder).model
 
 
 def test_a_method_object_and_a_callback(digits: Dataset, tmp_path: Path) -> None:

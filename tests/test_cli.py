@@ -57,6 +57,7 @@ def refused(*arguments: str, message: str) -> None:
         (["--participation", "1.5"], "train.participation = 1.5: must be a number above 0 and at most 1."),
         (["--rounds", "0"], "train.rounds = 0: must be a whole number at least 1."),
         (["--lr", "nan"], "train.lr = nan: must be a number above 0."),
+        (["--lr", ""], "train.lr = '': must be a number above 0."),
         (["--lr=-1"], "train.lr = -1.0: must be a number above 0."),
         (["--clients", "2000"], "partition.clients = 2000: "),
         (["--precision", "half"], "run.precision = 'half': must be one of fp32, tf32, bf16."),

@@ -1,5 +1,6 @@
 """Settings: what is refused, with which words, and what comes back from TOML."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,9 @@ def test_digest_ignores_where_a_run_runs_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1", 1), ("0.5", 0.5), (".5", 0.5), ("1e-5", 1e-5), ("true", True), ("False", False), ("fedavg", "fedavg"),
-     ('"1"', "1"), ("[0.1, 0.2]", [0.1, 0.2]), ("a b", "a b")],
+     ('"1"', "1"), ("[0.1, 0.2]", [0.1, 0.2]), ("a b", "a b"),
+     ("1\nother = 2", "1\nother = 2"), ("9" * 5000, math.inf)],
+    ids=lambda value: str(value)[:20],
 )  # fmt: skip
 def test_values_from_the_command_line(text: str, value: Any) -> None:
     assert parse_value(text) == value

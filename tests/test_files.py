@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from fedacd.errors import RecordError
-from fedacd.files import read_safetensors, write_safetensors
+from fedacd.files import read_safetensors, write_atomically, write_safetensors
 
 
 def test_views_parts_and_repetitions_are_written_as_they_look(tmp_path: Path) -> None:
@@ -67,3 +67,9 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         write_safetensors(tmp_path / "file", {"w": torch.zeros(2)}, {"holds": "model"})
     assert torch.equal(read_safetensors(tmp_path / "file", "model")[0]["w"], torch.ones(2))
     assert not (tmp_path / "file.partial").exists()
+
+
+def test_a_device_takes_what_it_is_given_and_stays() -> None:
+    write_atomically(Path("/dev/null"), b"text")
+    assert Path("/dev/null").is_char_device()
+    assert not Path("/dev/null.partial").exists()

@@ -20,9 +20,10 @@ from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, arithmetic, prepare
 from fedacd.engine.underway import at_rest
 from fedacd.errors import UpdateError
-from fedacd.methods import Client
+from fedacd.methods import Client, FedAvg, Server, Total
 from fedacd.metrics import per_class_accuracy
 from fedacd.models import SmallCNN
+from fedacd.models.net import Net
 
 SMALL = {
     "partition.clients": 6,
@@ -312,6 +313,19 @@ def test_weights_that_blow_up_but_stay_finite_end_the_run_too(digits: Dataset, t
                 settings | {"run.eval_every": every, "train.rounds": 5},
                 dataset=digits, method="fedavg", lr=1e13, out=str(tmp_path / str(every)),
             )  # fmt: skip
+
+
+class Infinite(FedAvg):
+    """A server's step that leaves its range."""
+
+    def combine(self, net: Net, server: Server, total: Total, num_clients: int, rng: np.random.Generator) -> Server:
+        return super().combine(net, server, total, num_clients, rng)._replace(hidden={"h": torch.tensor([math.inf])})
+
+
+def test_a_server_that_is_not_finite_ends_the_run(digits: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(UpdateError, match=r"round 1: hidden tensors of the server are not finite\."):
+        fedacd.run(SMALL, dataset=digits, method=Infinite(), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
 def test_tf32_only_where_it_is_asked_for_and_the_callers_choice_comes_back() -> None:

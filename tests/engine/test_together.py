@@ -103,6 +103,16 @@ def test_constants_that_a_seed_draws_are_not_shared(model: Any, data: Dataset) -
     assert groups(runs) == [[runs[0], runs[2]], [runs[1]]]
 
 
+def test_models_of_one_name_that_compute_with_other_numbers_are_not_shared(data: Dataset) -> None:
+    def with_slope(slope: float) -> Any:
+        return lambda num_classes: nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 8), nn.LeakyReLU(slope), nn.Linear(8, num_classes)
+        )
+
+    runs = [a_run(data, with_slope(slope), run__seed=seed) for slope, seed in ((0.1, 0), (0.2, 0), (0.1, 1))]
+    assert groups(runs) == [[runs[0], runs[2]], [runs[1]]]
+
+
 def test_without_slots_every_run_is_on_its_own(data: Dataset) -> None:
     runs = [a_run(data, run__slots=None, run__device="cpu", run__seed=seed) for seed in (0, 0, 1)]
     assert groups(runs) == [[run] for run in runs]

@@ -8,7 +8,7 @@ from fedacd.errors import RecordError
 from fedacd.records import CONFIG, ROUNDS
 from fedacd.tables import render
 from fedacd.tables.cells import fill
-from fedacd.tables.declare import TABLES, Table
+from fedacd.tables.declare import TABLES
 from fedacd.tables.look import look_in, read_from
 from fedacd.tables.summaries import MOST_BYTES, summarise, write_summaries
 from fedacd.tables.wanted import Wanted
@@ -132,11 +132,3 @@ def test_a_damaged_summary_stays_and_is_named(wanted: Wanted, tmp_path: Path, da
     assert [path.stem for path in written] == [wanted.runs[1].name]
     assert note == f"left out: {path} is a damaged summary: remove it to write it anew."
     assert path.read_text() == damage
-
-
-@pytest.mark.parametrize(("rounds", "shown"), [(2, [2]), (10, [10]), (25, [10, 20, 25])])
-def test_the_last_round_is_in_the_curve(small: Table, tmp_path: Path, rounds: int, shown: list[int]) -> None:
-    want = Wanted(small, seeds=[0], rounds=rounds, precision="fp32").runs[0]
-    run = made_run(tmp_path, want, [i / 100 for i in range(rounds)])
-    curve = summarise(run)["curve"]
-    assert (curve["round"], curve["accuracy"][-1]) == (shown, (rounds - 1) / 100)

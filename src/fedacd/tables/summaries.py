@@ -4,7 +4,7 @@ holds    "fedacd run summary"
 config   every setting as section.key
 rounds   how many there are
 final    of every metric the mean over the last ten rounds (late), the last and the best round
-curve    every metric at every tenth round, and at the last
+curve    every metric at every tenth round
 classes  test accuracy of every class, the mean over the last ten rounds; not of more than 200, nor in older summaries
 made     device, versions, commit, first start, last end, seconds of all rounds
 """
@@ -101,8 +101,7 @@ def _bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def _curve(rounds: Sequence[Mapping[str, Any]], every: int) -> dict[str, list[Any]]:
-    measured = [line for line in rounds if line.get("accuracy") is not None]
-    shown = [line for line in measured if line["round"] % every == 0 or line is measured[-1]]
+    shown = [line for line in rounds if line["round"] % every == 0 and line.get("accuracy") is not None]
     curve: dict[str, list[Any]] = {"round": [line["round"] for line in shown]}
     known = [key for key in METRICS if all(line.get(key) is not None for line in shown)]
     return curve | {key: [float(f"{line[key]:.4g}") for line in shown] for key in known}
