@@ -7,7 +7,7 @@ import pytest
 
 from fedacd.records import summary
 from fedacd.report import collect
-from fedacd.report.compare import late_mean, spread
+from fedacd.report.compare import late_mean, show_p, spread
 from fedacd.report.read import Run, read_runs
 from tests.report.made import make_run
 
@@ -154,3 +154,8 @@ def test_a_run_without_rounds_is_listed_and_not_compared(tmp_path: Path) -> None
     data = collect([tmp_path])
     assert [run["state"] for run in data["runs"]] == ["unfinished: 0 of 12 rounds", "12 rounds"]
     assert data["pairs"] == []
+
+
+@pytest.mark.parametrize(("p", "shown"), [(0.0002, "p < 0.001"), (0.0042, "p = 0.004"), (0.25, "p = 0.25")])
+def test_a_small_p_is_a_bound(p: float, shown: str) -> None:
+    assert show_p(p) == shown

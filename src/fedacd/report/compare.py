@@ -140,7 +140,7 @@ def sentence(first: str, second: str, problem: Problem, test: Paired, adjusted: 
         first, second = second, first
     rest = f" ({problem.rest})" if problem.rest else ""
     where = f"on {problem.dataset} at {problem.skew}{rest}" + (f" after {end} rounds" if end else "")
-    facts = f"{test.n} seeds, p = {show_p(test.p)}" if test.p is not None else ""
+    facts = f"{test.n} seeds, {show_p(test.p)}" if test.p is not None else ""
     if round(test.mean, TIE) == 0:
         equal = f"{first} and {second} are equal {where}"
         return f"{equal} ({facts})." if facts else f"{equal}, in one seed: that proves nothing yet."
@@ -160,7 +160,7 @@ def sentence(first: str, second: str, problem: Problem, test: Paired, adjusted: 
 
 
 def show_p(p: float) -> str:
-    return "below 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.01 else f"{p:.2f}"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.01 else f"p = {p:.2f}"
 
 
 def headlines(grouped: Grouped, rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> list[str]:
