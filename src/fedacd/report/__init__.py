@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedacd.errors import RecordError
+from fedacd.files import write_atomically, writing
 from fedacd.report import page
 from fedacd.report.group import group
 from fedacd.report.read import read_runs
@@ -29,14 +29,7 @@ def collect(paths: Sequence[Path]) -> dict[str, Any]:
 def write(paths: Sequence[Path], out: Path) -> dict[str, Any]:
     """Write the page of these runs, and return what it shows."""
     data = collect(paths)
-    text = page.render(data)
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        special = out.exists() and not out.is_file()  # a device or a pipe takes what it is given
-        partial = out if special else out.with_name(out.name + ".partial")
-        partial.write_text(text, "utf-8")
-        if not special:
-            partial.replace(out)
-    except OSError as error:
-        raise RecordError(f"cannot write {out}: {error.strerror}. Choose another file with -o.") from None
+    write_atomically(out, page.render(data).encode())
     return data
