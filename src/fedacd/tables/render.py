@@ -16,7 +16,8 @@ KINDS = ("ours", "paper", "diff")
 HOW = (
     "ours: mean and standard deviation over seeds of the mean over the last 10 rounds",
     f"n beside the cell where it is not {SEEDS}",
-    "differs: from the paper by more than two standard deviations of the difference, pooled over both",
+    "differs: from the paper by more than two standard deviations of the difference, pooled over both, and half of the "
+    "paper's last digit",
 )
 
 
