@@ -181,8 +181,13 @@ def test_latex_is_well_formed(number: int, tmp_path: Path) -> None:
             assert not re.search(r"(?<!\\)&", line)
 
 
+def has_latex() -> bool:
+    find = shutil.which("kpsewhich")
+    return find is not None and subprocess.run([find, "booktabs.sty"], capture_output=True).returncode == 0
+
+
 @pytest.mark.skipif(
-    shutil.which("pdflatex") is None, reason="pdflatex is not installed: LaTeX is checked by structure only"
+    not has_latex(), reason="LaTeX with booktabs is not installed: tables are checked by structure only"
 )
 @pytest.mark.parametrize("number", list(TABLES))
 def test_latex_compiles(number: int, tmp_path: Path) -> None:
