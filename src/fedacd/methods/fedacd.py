@@ -21,18 +21,18 @@ What the paper leaves open, or prints in another way, and the choice made here:
   zero every round, a row not seen yet giving a log ratio of 0. `refresh = "epoch"`: a clean pass before every epoch.
 - p in L1: shifted, as in L2. The paper prints the softmax of f (`flatten = "outputs"`), by which L1 pushes down the
   classes that a client does not hold, as it does all others; the shift in L2 spares them that. This and P above were
-  chosen because they come nearer to the paper's accuracy and adaptability risk (docs/results.md).
+  chosen because they come nearer to the paper's accuracy and adaptability risk (docs/explanation/choices.md).
 - P for the score: a clean pass after training, without mixup and augmentation. `matrix = "running"`: the sums of
   `refresh = "step"`.
 - Missing classes: P_yi/P_iy is the constant `missing` for a class i that the client does not hold, 'a small value' in
   the paper. The smaller, the less a batch of one class teaches: at 1e-5 hardly anything, and classes that lie with
-  clients of one class are lost (docs/results.md).
+  clients of one class are lost (docs/explanation/choices.md).
 - KL(P || Q): the mean over the rows present, since the printed sum would make V the same for every client.
   `score = "sum"`: as printed.
 - Mixup: lam * L(y) + (1 - lam) * L(y') with one lam ~ Beta(0.5, 0.5) for a batch, by what it makes of FedAvg and FedACD
   on CIFAR-100; `train.mixup_alpha = 1` is the strength usual elsewhere. Partners are a permutation of the batch;
-  `train.mixup_partners = "even"` draws them evenly over its classes, as the paper may mean it (docs/results.md).
-  `train.mixup_batch = "both"` trains on the batch's own images as well.
+  `train.mixup_partners = "even"` draws them evenly over its classes, as the paper may mean it. `train.mixup_batch =
+  "both"` trains on the batch's own images as well (docs/explanation/choices.md).
 - No gradient flows through P. The gradient through q is zero: its path cancels.
 - FedACD_base of the paper's ablation is `weighting = "uniform"`.
 """
