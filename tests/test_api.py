@@ -1,5 +1,7 @@
 """The package from Python: the README's lines, results, inference."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,49 @@ def test_all_is_complete() -> None:
         and not isinstance(value, type(fedacd))
     }
     assert public | {"METHODS", "MODELS", "__version__"} == set(fedacd.__all__)
+
+
+def test_a_model_by_its_run_folder_and_what_is_no_model(digits: Dataset, tmp_path: Path) -> None:
+    result = fedacd.run(dataset=digits, out=tmp_path / "run", **TINY)
+    model = fedacd.GlobalModel.load(result.folder)
+    torch.testing.assert_close(model(digits.x_test), result.model(digits.x_test), rtol=0, atol=0)
+    (tmp_path / "cut").write_bytes((result.folder / "model.safetensors").read_bytes()[:1000])
+    for path, message in {
+        "nowhere": "cannot read .*nowhere: No such file or directory",
+        "": "cannot read .*model.safetensors: No such file or directory",
+        "cut": "cut is damaged or cut short",
+    }.items():
+        with pytest.raises(RecordError, match=message):
+            fedacd.GlobalModel.load(tmp_path / path)
+
+
+def test_files_are_for_whoever_may_read_new_ones(digits: Dataset, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        folder = fedacd.run(dataset=digits, out=tmp_path / "run", **TINY).folder
+    finally:
+        os.umask(before)
+    assert {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir() if file.suffix} == {
+        file.name: 0o640 for file in folder.iterdir() if file.suffix
+    }
+
+
+def test_progress_is_shown_where_somebody_looks(
+    digits: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = fedacd.run(dataset=digits, out=tmp_path / "silent", **TINY)
+    assert capsys.readouterr().err == ""
+    fedacd.run(dataset=digits, out=tmp_path / "told", progress=True, **TINY)
+    accuracy = f"accuracy {100 * result.history[1]['accuracy']:.2f} %"
+    assert f"round 2/2, {accuracy}, " in capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    fedacd.run(dataset=digits, out=tmp_path / "looked", **TINY)
+    assert "\rround 1/2, accuracy" in capsys.readouterr().err
+    fedacd.run(dataset=digits, out=tmp_path / "hushed", progress=False, **TINY)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_result_is_shown_in_a_line(digits: Dataset, tmp_path: Path) -> None:
+    text = repr(fedacd.run(dataset=digits, out=tmp_path / "run", **TINY))
+    assert text.startswith(f"Result(folder='{tmp_path / 'run'}', rounds=2, final={{'accuracy': 0.")
+    assert len(text) < 400 + len(str(tmp_path))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import fedacd
 from fedacd.cli import app, split_list
 from fedacd.config import Config
 from fedacd.data import Dataset
@@ -50,7 +51,7 @@ def refused(*arguments: str, message: str) -> None:
         (["--method", "fedacdd"], "unknown method 'fedacdd'. Did you mean 'fedacd'?"),
         (["--dataset", "cifar11"], "unknown data set 'cifar11'. Did you mean 'cifar"),
         (["--set", "train.momentun=0.5"], "unknown setting 'train.momentun'. Did you mean 'train.momentum'?"),
-        (["--set", "method.lamda=0.5"], "unknown setting 'method.lamda'. Did you mean 'method.lam'?"),
+        (["--set", "method.lamda=0.5"], "unknown setting of FedACD 'method.lamda'. Did you mean 'method.lam'?"),
         (["--set", "method.lam"], "--set method.lam: write section.key=value"),
         (["--beta", "0"], "partition.beta = 0.0: must be a number above 0."),
         (["--beta", "much"], "partition.beta = 'much': must be a number above 0."),
@@ -166,6 +167,42 @@ def test_a_records_config_repeats_the_run() -> None:
         for name in ("first", "second")
     )
     assert first == second
+
+
+def test_a_method_of_ones_own_by_its_name(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    Path("own_methods.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedacd.config import setting\n"
+        "from fedacd.methods import Method\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Half(Method):\n"
+        "    title = 'Half'\n"
+        "    citation = 'nobody'\n"
+        "    share: float = setting(0.5, 'of the loss', above=0)\n"
+        "    def loss(self, out, y, w, now, shared, client):\n"
+        "        return self.share * super().loss(out, y, w, now, shared, client)\n"
+        "number = 3\n"
+    )
+    half = ["--method", "own_methods:Half", "--workers", "1", "--set"]
+    invoke("run", *TINY, *half, "method.share=0.5", "--out", "half")
+    invoke("run", *TINY, *half, "method.share=1", "--out", "whole")
+    invoke("run", *TINY, "--method", "fedavg", "--workers", "1", "--out", "fedavg")
+    accuracy = {name: read_rounds(Path(name))[-1]["train_loss"] for name in ("half", "whole", "fedavg")}
+    assert accuracy["whole"] == accuracy["fedavg"] != accuracy["half"]
+    assert read_config(Path("half")).method.name == "own_methods:Half"
+    assert fedacd.Result.load("half").model.method.share == 0.5  # type: ignore[attr-defined]
+    stdout, _ = invoke("report", "half", "fedavg", "-o", "report.html")
+    assert "own_methods:Half" in stdout
+    for name, message in {
+        "own_methods:Hal": "method 'own_methods:Hal': 'own_methods' has no 'Hal'. In Python the method itself can be",
+        "own_methods:number": "method 'own_methods:number': must be a class derived from fedacd.Method.",
+        "own_methods.py:Half": "method 'own_methods.py:Half': cannot import 'own_methods.py': ModuleNotFoundError: ",
+        "own_methodz:Half": "method 'own_methodz:Half': cannot import 'own_methodz': ModuleNotFoundError: ",
+    }.items():
+        refused("run", *TINY, "--method", name, message=message)
+    refused("run", *TINY, "--method", "own_methods:Half", "--set", "method.shar=1",
+            message="unknown setting of Half 'method.shar'. Did you mean 'method.share'?")  # fmt: skip
 
 
 def test_a_sweep_reads_its_data_once(monkeypatch: pytest.MonkeyPatch) -> None:

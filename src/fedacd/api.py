@@ -1,6 +1,9 @@
 """What a program calls: `run` trains and returns a `Result`; `Result.load` reads a run folder again."""
 
 import contextlib
+import itertools
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +63,10 @@ class Result:
     model: GlobalModel
     """The global model, ready for inference."""
 
+    def __repr__(self) -> str:
+        final = {key: round(value, 4) for key, value in self.final.items()}
+        return f"Result(folder={str(self.folder)!r}, rounds={len(self.history)}, final={final})"
+
     @classmethod
     def load(cls, folder: str | Path, *, model: Factory | None = None, method: Method | None = None) -> "Result":
         """Read a finished run's folder. A model or method of one's own is given again where its name is not enough."""
@@ -82,6 +89,7 @@ def run(
     method: str | Method | None = None,
     partition: Sequence[NDArray[np.int64]] | None = None,
     on_round: OnRound | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> Result:
     """Train, or go on training, and return the result.
@@ -89,7 +97,8 @@ def run(
     Options have the names of the command line's (`beta=0.3`, `rounds=50`, `batch_size=32` ...); `settings` takes
     everything else as `section.key`, such as `{"partition.scheme": "iid"}`. `dataset`, `model` and `method` are names,
     or a `Dataset`, a callable that makes a `torch.nn.Module`, a `Method`. `partition` is a list of index arrays, one a
-    client. `on_round` is called with every round's record.
+    client. `on_round` is called with every round's record. `progress` shows a line on stderr; where it is not said, if
+    that is a terminal or a notebook's.
     """
     for name, value, kind in (("dataset", dataset, Dataset), ("method", method, Method)):
         if not isinstance(value, str | kind | None):
@@ -108,7 +117,31 @@ def run(
         method=None if isinstance(method, str) else method,
         members=partition,
     )
-    return train(setup, on_round)
+    calls = [on_round] if on_round else []
+    if progress or (progress is None and (sys.stderr.isatty() or "ipykernel" in sys.modules)):
+        calls.append(_progress(setup.config.train.rounds))
+
+    def each_round(record: dict[str, Any]) -> None:
+        for call in calls:
+            call(record)
+
+    return train(setup, each_round)
+
+
+def _progress(rounds: int) -> OnRound:
+    """A line on stderr, in which every round takes the place of the one before."""
+    began, accuracy, count = time.monotonic(), "", itertools.count(1)
+
+    def show(record: dict[str, Any]) -> None:
+        nonlocal accuracy
+        if record["accuracy"] is not None:
+            accuracy = f", accuracy {100 * record['accuracy']:.2f} %"
+        each = (time.monotonic() - began) / next(count)
+        done = record["round"]
+        line = f"round {done}/{rounds}{accuracy}, {each:.2f} s a round"
+        print(f"\r{line:<60}", end="\n" if done == rounds else "", file=sys.stderr, flush=True)
+
+    return show
 
 
 def train(setup: Setup, on_round: OnRound | None = None, *, say: Say = lambda _: None) -> Result:

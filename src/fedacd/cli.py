@@ -81,7 +81,7 @@ def _options(name: str, key: str) -> list[inspect.Parameter]:
 def _help(key: str) -> str:
     section, _, name = key.partition(".")
     if section == "method":
-        return f"One of {', '.join(METHODS)}. Default: fedacd."
+        return f"One of {', '.join(METHODS)}, or package.module:Class. Default: fedacd."
     if section == "model":
         return f"One of {', '.join(MODELS)}, or package.module:callable; the data set's own."
     spec = next(spec for spec in dataclasses.fields(getattr(Config(), section)) if spec.name == name)

@@ -99,9 +99,11 @@ class Settings:
     def build(cls, values: Mapping[str, Any]) -> Self:
         """Make one from plain values; an unknown key names the nearest known one."""
         names = [f"{cls.section}.{spec.name}" for spec in dataclasses.fields(cls)]
+        title = getattr(cls, "title", None)  # a method's
+        of = f" of {title}" if title else ""
         for key in values:
             if f"{cls.section}.{key}" not in names:
-                raise ConfigError(unknown("setting", f"{cls.section}.{key}", names))
+                raise ConfigError(unknown(f"setting{of}", f"{cls.section}.{key}", names))
         return cls(**values)
 
 

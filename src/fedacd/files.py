@@ -72,7 +72,10 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[
     metadata = {"fedacd": json.dumps(about, sort_keys=True)}
     with replacing(path) as partial:
         try:
+            partial.touch()
+            mode = partial.stat().st_mode  # as that of any new file: safetensors makes its own for the owner alone
             safetensors.torch.save_file(plain, partial, metadata)
+            partial.chmod(mode)
         except safetensors.SafetensorError as error:
             number = re.search(r"os error (\d+)", str(error))
             raise (OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))) from None
@@ -121,6 +124,10 @@ def read_about(path: Path, holds: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turn damage into a message."""
+    try:
+        path.open("rb").close()  # safetensors calls every error by the same name
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
     try:
         yield
     except (safetensors.SafetensorError, OSError, ValueError) as error:

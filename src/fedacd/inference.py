@@ -17,7 +17,7 @@ from fedacd.files import read_safetensors
 from fedacd.methods import Method, Shared, Tensors, find
 from fedacd.models import Factory
 from fedacd.models.net import Net
-from fedacd.records import CONSTANTS
+from fedacd.records import CONSTANTS, MODEL
 
 
 class GlobalModel:
@@ -65,8 +65,11 @@ class GlobalModel:
 
     @classmethod
     def load(cls, path: str | Path, *, model: Factory | None = None, method: Method | None = None) -> "GlobalModel":
-        """Read a model.safetensors. A model or method of one's own is given again where its name is not enough."""
-        tensors, about = read_safetensors(Path(path), "model")
+        """Read a model.safetensors, or that of a run's folder. A model or method of one's own is given again where its
+        name is not enough."""
+        path = Path(path)
+        path = path / MODEL if path.is_dir() else path
+        tensors, about = read_safetensors(path, "model")
         shape = tuple(about["shape"])
         net = models.build(model or about["model"], shape, len(about["class_names"]), about["model_options"], seed=0)
         parts: dict[str, Tensors] = {part: {} for part in (*Shared._fields, CONSTANTS)}

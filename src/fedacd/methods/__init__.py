@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedacd.errors import ConfigError, unknown
+from fedacd.lookup import imported
 from fedacd.methods.base import Client, Did, Method, Reply, Server, Shared, Tensors, Total, Trained
 from fedacd.methods.creff import CReFF
 from fedacd.methods.fedacd import FedACD
@@ -61,7 +62,12 @@ METHODS: Mapping[str, type[Method]] = {
 
 
 def find(name: Any) -> type[Method]:
-    """The class of a method by its name."""
+    """The class of a method by its name, or `package.module:Class` of one's own."""
+    if isinstance(name, str) and ":" in name:
+        kind: Any = imported(name, "method", ConfigError)
+        if not (isinstance(kind, type) and issubclass(kind, Method)):
+            raise ConfigError(f"method '{name}': must be a class derived from fedacd.Method.")
+        return kind
     if name not in METHODS:
-        raise ConfigError(unknown("method", name, METHODS))
+        raise ConfigError(unknown("method", name, METHODS) + " Your own: package.module:Class.")
     return METHODS[name]

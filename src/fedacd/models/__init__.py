@@ -17,11 +17,8 @@ factory that is not in `MODELS`: a run is not continued with a model that has ch
 
 import functools
 import hashlib
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +26,7 @@ import torch
 from torch import nn
 
 from fedacd.errors import ModelError, unknown
+from fedacd.lookup import imported
 from fedacd.models.cnn import CNN, SmallCNN
 from fedacd.models.net import Net, Shape, wrap
 from fedacd.models.resnet import ResNet18
@@ -82,23 +80,11 @@ def label(name: str | Factory) -> str:
 
 def _find(name: str) -> Any:
     """What stands behind a registered name or `package.module:callable`."""
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        if name not in MODELS:
-            raise ModelError(unknown("model", name, MODELS) + " Your own: package.module:callable.")
-        return MODELS[name]
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)  # and there it stays: worker processes must find the module again
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:
-        raise ModelError(f"model '{name}': cannot import '{module_name}': {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ModelError(f"model '{name}': '{module_name}' has no '{attribute}'.")
-        found = getattr(found, part)
-    return found
+    if ":" in name:
+        return imported(name, "model", ModelError)
+    if name not in MODELS:
+        raise ModelError(unknown("model", name, MODELS) + " Your own: package.module:callable.")
+    return MODELS[name]
 
 
 def _arguments(
