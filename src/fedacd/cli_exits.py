@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import typer
 
 from fedacd.display import ONE_OF_MANY
-from fedacd.errors import FedacdError
+from fedacd.environment import rank_and_size
+from fedacd.errors import FedacdError, WorkerError
 
 
 @contextlib.contextmanager
@@ -18,7 +19,8 @@ def reporting() -> Iterator[None]:
     try:
         yield
     except FedacdError as error:
-        if not ONE_OF_MANY:
+        known_here_alone = isinstance(error, WorkerError) and error.__cause__ is not None
+        if known_here_alone or not ONE_OF_MANY:
             print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
 
@@ -46,6 +48,10 @@ def interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         if ONE_OF_MANY:
             raise typer.Exit(130) from None
-        again = shlex.join(["fedacd", *sys.argv[1:]])
-        print(f"Interrupted; what was finished is saved. The same command goes on from there: {again}", file=sys.stderr)
+        again = f"The same command goes on from there: {shlex.join(['fedacd', *sys.argv[1:]])}"
+        if rank_and_size()[1] > 1:
+            print("torchrun has ended this run, because of a signal or because another rank of it has died.", end=" ",
+                  file=sys.stderr)  # fmt: skip
+            again = "The same command, by torchrun or without it, goes on from there."
+        print(f"Interrupted; what was finished is saved. {again}", file=sys.stderr)
         raise typer.Exit(130) from None

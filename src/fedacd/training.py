@@ -80,7 +80,7 @@ def train_group(
     except BaseException as error:
         for run in live.values():
             run.stop(error)
-        if not isinstance(error, Exception) or (world.size > 1 and not isinstance(error, UpdateError)):
+        if not isinstance(error, Exception) or world.size > 1:
             raise
         for setup in group:
             results.setdefault(id(setup), error)

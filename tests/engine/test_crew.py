@@ -26,7 +26,8 @@ from fedacd.errors import RecordError, UpdateError
 from fedacd.methods import Client, Did, FedAvg, Server, Shared, Tensors, Total, Trained
 from fedacd.models.net import Net
 from fedacd.records import finished_rounds, read_rounds
-from tests.engine.test_slots import Full, by_slots, some
+from tests.engine.test_memory import Full
+from tests.engine.test_slots import by_slots, some
 
 SMALL: dict[str, Any] = {
     "partition.clients": 4,

@@ -8,9 +8,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fedacd.data import Dataset
-from fedacd.engine import clean, slots
+from fedacd.engine import clean
 from fedacd.engine.crew import Crew, Loop
-from fedacd.engine.local import finish
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import Setup, prepare
 from fedacd.engine.slots import Slots
@@ -315,86 +314,3 @@ def test_a_dropped_job_leaves_its_slot_free_and_the_others_alone(data: Dataset) 
         found |= dict(trainer.collect())
     assert list(found) == [second]
     torch.testing.assert_close(found[second], one_by_one({second: other})[second], rtol=1e-5, atol=1e-5)
-
-
-# Out of memory.
-
-
-class Full:
-    """Raises as a full device does, at the given calls of what it stands before."""
-
-    def __init__(self, wrapped: Any, *at: int) -> None:
-        self.wrapped, self.at, self.calls = wrapped, at, 0
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        self.calls += 1
-        if self.calls in self.at:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return self.wrapped(*arguments, **named)
-
-
-def four_slots(data: Dataset, said: list[str], **options: Any) -> tuple[list[Setup], Slots]:
-    setups = two_runs(data, "fedacd", run__slots=4, **options)
-    trainer = trainer_for(setups, said.append)
-    assert isinstance(trainer, Slots)
-    return setups, trainer
-
-
-@pytest.mark.parametrize(
-    ("where", "at", "refresh"),
-    [
-        ("finish", 2, "step"),
-        ("finish", 7, "epoch"),
-        ("survey", 2, "epoch"),
-        ("_slot_of", 3, "step"),
-        ("step", 1, "step"),
-    ],
-)
-def test_out_of_memory_halves_the_slots_and_loses_nothing(
-    where: str, at: int, refresh: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the others' outcomes are being collected, in the middle of an epoch's passes, at a start, in the step."""
-    said: list[str] = []
-    setups, trainer = four_slots(data, said, method__refresh=refresh)
-    full = Full(getattr(slots, where), at)
-    monkeypatch.setattr(f"fedacd.engine.slots.{where}", full)
-    found = work(Crew(trainer), setups)
-    assert full.calls > at
-    assert said == ["out of device memory: going on with 2 slots"]
-    assert trainer.K == 2
-    for (simulation, records), setup in zip(found, setups, strict=True):
-        alone, expected = by_loop(setup)
-        torch.testing.assert_close(simulation.state, alone.state, rtol=1e-5, atol=1e-5)
-        assert_same_records(records, expected, rel=1e-4)
-
-
-def test_out_of_memory_again_and_again(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    setups, trainer = four_slots(data, said)
-    monkeypatch.setattr("fedacd.engine.slots.finish", Full(finish, 2, 3))
-    found = work(Crew(trainer), setups)
-    assert said == [f"out of device memory: going on with {K} slots" for K in (2, 1)]
-    for simulation, records in found:
-        assert simulation.state.round == 2
-        assert all(isinstance(record, dict) for record in records)
-
-
-def test_slots_that_are_given_up_leave_no_tensor_behind(data: Dataset) -> None:
-    setups, trainer = four_slots(data, [])
-    for number, job in Simulation(setups[0]).open().items():
-        if trainer.free:
-            trainer.start(number, job)
-    assert trainer._stack is not None
-    held = {tensor.untyped_storage().data_ptr() for tensor in pytree.tree_leaves(trainer._stack)}
-    trainer.shrink()
-    left = [value for value in pytree.tree_leaves(vars(trainer)) if isinstance(value, torch.Tensor)]
-    assert not held & {tensor.untyped_storage().data_ptr() for tensor in left}
-
-
-def test_not_even_one_slot_fits(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    setups, trainer = four_slots(data, said)
-    monkeypatch.setattr("fedacd.engine.slots.finish", Full(finish, *range(1, 1000)))
-    with pytest.raises(UpdateError, match="not even one client fits into the device's memory"):
-        work(Crew(trainer), setups)
-    assert said == [f"out of device memory: going on with {K} slots" for K in (2, 1)]

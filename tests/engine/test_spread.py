@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,19 +16,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 import fedacd
 from fedacd.api import Result, train
-from fedacd.cli import app
 from fedacd.config import setting
 from fedacd.data import Dataset
+from fedacd.engine import spread
 from fedacd.engine.setup import Setup, prepare
 from fedacd.engine.spread import World
 from fedacd.engine.together import workers_for
-from fedacd.errors import ConfigError, WorkerError
+from fedacd.errors import ConfigError, UpdateError, WorkerError
 from fedacd.methods import Client, Did, FedAvg, Shared, Tensors, Trained
-from fedacd.records import finished_rounds, read_config, read_rounds
+from fedacd.records import finished_rounds, read_rounds
 from tests.engine.test_slots import assert_same_records, some
 
 SMALL: dict[str, Any] = {
@@ -201,21 +201,25 @@ class Refusing(FedAvg):
     """Fails on clients of some size."""
 
     n: float = setting(0.0, "the size", at_least=0)
+    error: str = setting("value", "what is raised", one_of=("value", "update"))
 
     def finish(self, now: Trained, shared: Shared, client: Client, did: Did) -> tuple[Client, Tensors, Tensors]:
         if float(did.n) == self.n:
-            raise ValueError("this client is not to my liking")
+            raise {"value": ValueError, "update": UpdateError}[self.error]("this client is not to my liking")
         return super().finish(now, shared, client, did)
 
 
+@pytest.mark.parametrize("error", ["value", "update"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_method_that_raises_in_one_process_ends_the_run(rank: int, data: Dataset, tmp_path: Path) -> None:
+def test_a_method_that_raises_in_one_process_ends_the_run_and_the_reason_is_told(
+    rank: int, error: str, data: Dataset, tmp_path: Path
+) -> None:
     values = SMALL | {"run.workers": 2, "train.participation": 1.0}
     sizes = {number: len(members) for number, members in enumerate(prepare(values, dataset=data).members)}
     (number, *_) = (n for n in World(rank, 2).share(sizes) if list(sizes.values()).count(sizes[n]) == 1)
     started = time.monotonic()
-    with pytest.raises((ValueError, WorkerError), match=r"not to my liking|has died"):
-        fedacd.run(values, dataset=data, method=Refusing(n=sizes[number]), out=tmp_path / "run")
+    with pytest.raises((ValueError, WorkerError), match="this client is not to my liking"):
+        fedacd.run(values, dataset=data, method=Refusing(n=sizes[number], error=error), out=tmp_path / "run")
     assert time.monotonic() - started < SOON
     assert children() == []
 
@@ -241,128 +245,16 @@ def test_workers_go_when_the_run_is_done(data: Dataset, tmp_path: Path) -> None:
     assert children() == []
 
 
-# The command line.
-
-OPTIONS = ["--clients", "5", "--participation", "1", "--epochs", "1", "--device", "cpu", "--method", "scaffold"]
-RUN = ["run", "--dataset", "digits", *OPTIONS, "--set", "run.save_every=1"]
-FEDACD = [sys.executable, "-m", "fedacd"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fedacd"]
-ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
-
-needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: no two workers")
-
-
-def start(command: list[str], folder: Path) -> "subprocess.Popen[str]":
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=ONE_THREAD, stdout=pipe, stderr=pipe, text=True)
-
-
-def ended(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, cwd=folder, env=ONE_THREAD, capture_output=True, text=True, check=True)
-
-
-def wait_for_rounds(out: Path, count: int, process: "subprocess.Popen[str]") -> None:
-    while len(read_rounds(out)) < count:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-
-
-@needs_two_cores
-def test_a_killed_worker_on_the_command_line(tmp_path: Path) -> None:
-    process = start([*FEDACD, *RUN, "--rounds", "300", "--workers", "2", "--out", "here"], tmp_path)
-    wait_for_rounds(tmp_path / "here", 2, process)
-    (child,) = children(process.pid)
-    os.kill(child, signal.SIGKILL)
-    _, stderr = process.communicate(timeout=SOON)
-    assert process.returncode == 1
-    assert stderr.startswith("error: a worker process of this run has died")
-    assert stderr.count("\n") == 1
-    done = finished_rounds(tmp_path / "here") or 0
-    assert 2 <= done == len(read_rounds(tmp_path / "here")) < 300
-
-
-@needs_two_cores
-def test_ctrl_c_on_the_command_line_ends_all_processes(tmp_path: Path) -> None:
-    """A terminal sends it to all of them; here to the first alone, and then to a worker, which must not mind."""
-    process = start([*FEDACD, *RUN, "--rounds", "300", "--workers", "2", "--out", "here"], tmp_path)
-    wait_for_rounds(tmp_path / "here", 1, process)
-    (child,) = children(process.pid)
-    os.kill(child, signal.SIGINT)
-    done = len(read_rounds(tmp_path / "here"))
-    wait_for_rounds(tmp_path / "here", done + 2, process)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=SOON)
-    assert process.returncode == 130
-    assert "Traceback" not in stderr
-    assert "The same command goes on from there" in stderr
-    assert not Path(f"/proc/{child}").exists()
-    # It may come between a round's line and its state; the line is then made again.
-    assert len(read_rounds(tmp_path / "here")) - (finished_rounds(tmp_path / "here") or 0) in (0, 1)
-
-
-@needs_two_cores
-def test_workers_end_with_a_first_process_that_is_killed(tmp_path: Path) -> None:
-    process = start([*FEDACD, *RUN, "--rounds", "300", "--workers", "2", "--out", "here"], tmp_path)
-    wait_for_rounds(tmp_path / "here", 1, process)
-    (child,) = children(process.pid)
-    process.kill()
-    process.communicate()
-    until = time.monotonic() + 10
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not alive(child)
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def test_torchrun_equals_one_process_and_speaks_with_one_voice(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    plain = tmp_path_factory.mktemp("plain") / "here"
-    assert (
-        CliRunner()
-        .invoke(app, [*RUN, "--rounds", "4", "--workers", "1", "--set", "run.threads=1", "--out", str(plain)])
-        .exit_code
-        == 0
-    )
-    result = ended([*TORCHRUN, *RUN, "--rounds", "4", "--out", "here"], tmp_path)
-    assert_same_records(read_rounds(tmp_path / "here"), read_rounds(plain), rel=1e-6)
-    assert_same_tensors(tmp_path / "here" / "state.safetensors", plain / "state.safetensors")
-    lines = result.stdout.splitlines()
-    assert sum("round 2/4" in line for line in lines) == 1
-    assert lines.count("Run folder: here") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["here"]
-    assert {path.name for path in (tmp_path / "here").iterdir()} == {path.name for path in plain.iterdir()}
-    assert read_config(tmp_path / "here").identity() == read_config(plain).identity()
-
-
-def test_a_killed_rank_of_torchrun_ends_all_and_a_plain_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = start([*TORCHRUN, *RUN, "--rounds", "30", "--out", "here"], tmp_path)
-    wait_for_rounds(tmp_path / "here", 2, process)
-    os.kill(rank_of(process.pid, 1), signal.SIGKILL)
-    process.communicate(timeout=SOON)  # torchrun may stop the first rank before that one has noticed
-    assert process.returncode == 1
-    done = finished_rounds(tmp_path / "here") or 0
-    assert 1 <= done < 30
-    monkeypatch.chdir(tmp_path)
-    again = CliRunner().invoke(app, [*RUN, "--rounds", "30", "--workers", "1", "--out", "here"])
-    assert again.exit_code == 0, again.output
-    assert f"here has {done} of 30 rounds" in again.stdout
-    assert [record["round"] for record in read_rounds(tmp_path / "here")] == list(range(1, 31))
-
-
-def rank_of(parent: int, rank: int) -> int:
-    for child in children(parent):
-        if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
-            return child
-    raise AssertionError(f"no rank {rank}")
+def test_connections_are_watched_for_machines_that_vanish() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+        spread._watch_connections()
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        gone_after = [
+            ours.getsockopt(socket.IPPROTO_TCP, option) for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL)
+        ]
+        assert gone_after[0] + 6 * gone_after[1] <= 40
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 40_000
 
 
 def test_threads_and_workers_exclude_each_other(data: Dataset) -> None:

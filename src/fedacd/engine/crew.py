@@ -6,13 +6,15 @@ the numbers of the rounds before are read back, as far as they have arrived.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from fedacd.engine.local import TOO_LARGE, Job, Outcome, TallyOf, run_client, tally_of
 from fedacd.engine.rounds import Simulation
-from fedacd.errors import UpdateError
+from fedacd.errors import UpdateError, WorkerError
+
+_T = TypeVar("_T")
 
 Event = tuple[Simulation, dict[str, Any] | Exception]
 """A run's next record, or what ended it."""
@@ -165,25 +167,29 @@ class Crew:
             return []
 
     def _feed(self, run: Simulation, number: int, outcome: Outcome | Exception) -> None:
+        if isinstance(outcome, UpdateError) and run.world.size > 1:
+            raise WorkerError(str(outcome)) from outcome  # the other ranks do not know of it: all end together
         if isinstance(outcome, Exception):
             raise outcome
-        if run.feed(number, outcome):
-            self._close(run)
+        if self._with_room(run, lambda: run.feed(number, outcome)):
+            self._with_room(run, lambda: run.close(self.trainer.tally))
             self._unread.append(run)
             if not run.done:
                 self._open(run)
 
-    def _close(self, run: Simulation) -> None:
+    def _open(self, run: Simulation) -> None:
+        jobs = self._with_room(run, run.open)
+        self._queue.extend(((run, number), job) for number, job in jobs.items())
+
+    def _with_room(self, run: Simulation, act: Callable[[], _T]) -> _T:
+        """Sums and evaluation live on what the slots leave over: where that is too little, with fewer of them."""
         try:
-            run.close(self.trainer.tally)
-        except torch.OutOfMemoryError:  # evaluation lives on what the slots leave over
+            return act()
+        except torch.OutOfMemoryError:
             if run.world.size > 1:  # the other ranks are further on
                 raise
             self._queue.extendleft(reversed(self.trainer.shrink()))
-            run.close(self.trainer.tally)
-
-    def _open(self, run: Simulation) -> None:
-        self._queue.extend(((run, number), job) for number, job in run.open().items())
+            return act()
 
     def _guard(self, run: Simulation, act: Callable[[], None]) -> None:
         """What goes wrong in `act` ends this run alone."""

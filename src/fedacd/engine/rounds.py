@@ -76,6 +76,7 @@ class Simulation:
     def agree(self) -> None:
         """Start from rank 0's state on every rank."""
         if self.world.size > 1:
+            self.world.require_same("settings or data", int(self.config.digest(), 16))
             round_, server, clients = self.state
             number, server, clients = self.world.same((torch.tensor(round_), server, clients))
             self._begin_from(State(int(number), server, clients))

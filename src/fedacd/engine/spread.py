@@ -10,6 +10,8 @@ import gc
 import itertools
 import os
 import signal
+import socket
+import sys
 import tempfile
 import traceback
 import warnings
@@ -27,18 +29,28 @@ from torch.distributed.rendezvous import rendezvous
 
 from fedacd.engine.trees import leaves, mapped, refilled
 from fedacd.environment import end_with_parent, rank_and_size
-from fedacd.errors import UpdateError, WorkerError
+from fedacd.errors import ConfigError, FedacdError, WorkerError
 
 JOINING, PATIENCE = timedelta(seconds=50), timedelta(hours=12)
 """How long a rank waits for the others to come, and then for slower ones. One that has died is noticed at once where
-gloo connects them, since its connections close; on GPUs it is torchrun that ends the others."""
+gloo connects them, since its connections close, a machine that has gone within 40 seconds; on GPUs it is torchrun that
+ends the others."""
 
 
 class World:
     """The ranks of a run and what they exchange. With one rank nothing is."""
 
-    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
-        self.rank, self.size, self._group = rank, size, group
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None, words: Path | None = None) -> None:
+        """`words`: the folder in which forks say what they have failed of."""
+        self.rank, self.size, self._group, self._words = rank, size, group, words
+
+    def require_same(self, what: str, number: int) -> None:
+        """Refuse to go on, on every rank, unless all of them have the same number, below 2^53."""
+        numbers = self.sum(torch.tensor([number * (rank == self.rank) for rank in range(self.size)]))
+        if len(set(numbers.tolist())) > 1:
+            raise ConfigError(
+                f"the processes of this run differ in {what}: start them by one command on the same data."
+            )
 
     def share(self, work: Mapping[int, int]) -> list[int]:
         """This rank's part of numbered work, the largest first: each piece goes to the rank with the least so far."""
@@ -75,6 +87,8 @@ class World:
         try:
             exchange(values)
         except RuntimeError as error:
+            for word in self._words.glob("rank *") if self._words else ():
+                raise WorkerError(f"a worker process of this run has failed: {word.read_text()}") from None
             raise WorkerError(f"a worker process of this run has died ({_first_line(error)}).") from None
         parts = torch.split(values, [tensor.numel() for tensor in tensors])
         shaped = [part.reshape(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
@@ -127,6 +141,7 @@ def forked(size: int, follow: Callable[[World], None]) -> Iterator[World]:
         children = [_fork(rank, size, meeting, follow) for rank in range(1, size)]
         try:
             with _world(0, size, f"file://{meeting}") as world:
+                world._words = meeting.parent
                 yield world
         finally:
             for child in children:
@@ -148,14 +163,25 @@ def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) 
         # OpenMP's pool belongs to a thread and is lost in a fork: the thread that had one may wait for it for ever.
         fresh = ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1))
         with fresh, _world(rank, size, f"file://{meeting}") as world:
-            fresh.submit(follow, world).result()
+            try:
+                fresh.submit(follow, world).result()
+            except BaseException as error:
+                _leave_word(error, meeting.with_name(f"rank {rank}"))  # before the others see the connection close
+                raise
         code = 0
-    except (WorkerError, UpdateError):
-        pass  # rank 0 knows as well, and says why
-    except BaseException:
-        traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _leave_word(error: BaseException, at: Path) -> None:
+    """Say what this process has failed of, unless it is that another one has."""
+    if isinstance(error, WorkerError) and not error.__cause__:
+        return
+    if isinstance(error, FedacdError):
+        at.write_text(str(error))
+    else:
+        at.write_text(f"{type(error).__name__}: {error}")
+        traceback.print_exc()
 
 
 @contextlib.contextmanager
@@ -178,6 +204,7 @@ def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterato
         group = dist.new_group(timeout=PATIENCE, backend=backend)
     except RuntimeError as error:
         raise WorkerError(f"a worker process of this run has not come ({_first_line(error)}).") from None
+    _watch_connections()
     world = World(rank, size, group)
     try:
         yield world
@@ -185,3 +212,20 @@ def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterato
         world._group = group = None  # the last holds on its connections
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def _watch_connections() -> None:
+    """Have the system close connections to a machine that has gone without a word, within 40 seconds.
+
+    Those of gloo are among this process's open files; it has no setting for that.
+    """
+    watch = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 6, "TCP_USER_TIMEOUT": 40_000}
+    for entry in list(Path("/proc/self/fd").iterdir()) if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):
+            if not entry.is_socket():
+                continue
+            with socket.socket(fileno=os.dup(int(entry.name))) as held:
+                if held.family in (socket.AF_INET, socket.AF_INET6) and held.type == socket.SOCK_STREAM:
+                    held.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    for option, value in watch.items():
+                        held.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -25,11 +25,12 @@ class Fold:
         return torch.cat([params[name].reshape(-1) for name in self._params]).double()
 
     def add(self, reply: Reply) -> None:
-        u = self._method.weight(reply.told).double()
-        self._moved += u * (self._flat(reply.params) - self._start)
+        moved = self._method.weight(reply.told).double() * (self._flat(reply.params) - self._start)
         for name, value in reply.extra.items():
             if name not in self.extra:
                 self.extra[name] = torch.zeros_like(value, dtype=torch.float64)
+        # All memory has been got: what fails for want of it can be asked again.
+        self._moved += moved
         if reply.extra:
             torch._foreach_add_([self.extra[name] for name in reply.extra], list(reply.extra.values()))
 
@@ -96,7 +97,8 @@ class Round:
         self.bytes_up[client] = sum(map(bytes_of, reply))
         self._waiting[client] = reply
         while self._order and self._order[0] in self._waiting:
-            self.fold.add(self._waiting.pop(self._order.pop(0)))
+            self.fold.add(self._waiting[self._order[0]])
+            del self._waiting[self._order.pop(0)]
         return not self._order
 
 
