@@ -245,6 +245,34 @@ def test_workers_go_when_the_run_is_done(data: Dataset, tmp_path: Path) -> None:
     assert children() == []
 
 
+WATCHED = """
+import sys, time
+from fedacd.engine import spread
+
+rank, meeting, end = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+with spread._world(rank, 2, f"file://{meeting}"), spread._watching(0.1):
+    print("here", flush=True)
+    if rank == 1:
+        time.sleep(1)
+        if end == "dies":
+            spread.os._exit(3)
+    elif end == "dies":
+        time.sleep(600)  # as if it waited for a GPU
+"""
+
+
+@pytest.mark.parametrize("end", ["dies", "ends"])
+def test_a_rank_that_waits_for_a_gpu_ends_with_one_that_dies(end: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WATCHED]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meeting"), end], stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    (_, said), _ = [rank.communicate(timeout=SOON) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == ([1, 3] if end == "dies" else [0, 0])
+    assert said.startswith("error: a process of this run has died") == (end == "dies")
+
+
 def test_connections_are_watched_for_machines_that_vanish() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
         assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0

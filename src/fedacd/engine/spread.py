@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,9 +33,8 @@ from fedacd.environment import end_with_parent, rank_and_size
 from fedacd.errors import ConfigError, FedacdError, WorkerError
 
 JOINING, PATIENCE = timedelta(seconds=50), timedelta(hours=12)
-"""How long a rank waits for the others to come, and then for slower ones. One that has died is noticed at once where
-gloo connects them, since its connections close, a machine that has gone within 40 seconds; on GPUs it is torchrun that
-ends the others."""
+"""How long a rank waits for the others to come, and then for slower ones. One that has died is noticed at once, since
+its connections by gloo close, a machine that has gone within 40 seconds."""
 
 
 class World:
@@ -191,7 +191,9 @@ def joined(device: torch.device) -> Iterator[World]:
     if size == 1:
         yield ALONE
         return
-    with _world(rank, size, "env://", "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo") as world:
+    on_gpus = device.type == "cuda"
+    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+    with _world(rank, size, "env://", backend) as world, _watching() if on_gpus else contextlib.nullcontext():
         yield world
 
 
@@ -212,6 +214,36 @@ def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterato
         world._group = group = None  # the last holds on its connections
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _watching(every: float = 1) -> Iterator[None]:
+    """End this process when the connection to another rank breaks: it may be waiting for NCCL, which does not say.
+
+    The ranks meet over gloo once in a while, and stop together when one of them has come to its end.
+    """
+    group = dist.new_group(timeout=PATIENCE, backend="gloo")
+    _watch_connections()
+    ending = threading.Event()
+
+    def watch() -> None:
+        anyone_ends = torch.zeros(1)
+        while not anyone_ends.any():
+            anyone_ends.fill_(ending.is_set())
+            try:
+                dist.all_reduce(anyone_ends, op=dist.ReduceOp.MAX, group=group)
+            except RuntimeError as error:
+                print(f"error: a process of this run has died ({_first_line(error)}).", file=sys.stderr, flush=True)
+                os._exit(1)  # nothing else ends a thread that waits for a GPU; files are whole at any moment
+            ending.wait(every)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
 
 
 def _watch_connections() -> None:
