@@ -176,13 +176,19 @@ class Run(Settings):
     device: str = setting("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     precision: str = setting("fp32", "arithmetic of forward and backward passes", one_of=("fp32", "tf32", "bf16"))
     slots: int | None = setting(
-        None, "clients trained at once by one program; on a GPU as many as there is use and memory for", at_least=1
+        None,
+        "clients trained at once by one program; on a GPU as many as there is use and memory for",
+        at_least=1,
+        at_most=4096,
     )
     workers: int | None = setting(
         None, "processes that share the clients of a run on a CPU; as many as there are cores", at_least=1
     )
     threads: int | None = setting(
-        None, "CPU threads of a process; 1 beside a GPU or other workers, else torch's own choice", at_least=1
+        None,
+        "CPU threads of a process; 1 beside a GPU or other workers, else torch's own choice",
+        at_least=1,
+        at_most=1024,
     )
     deterministic: bool = setting(False, "on a GPU: the same bits every time, alone or beside other runs; slower")
     eval_every: int = setting(1, "measure every k rounds, and after the last", at_least=1)

@@ -102,6 +102,8 @@ def test_packages_that_are_missing_are_named(jobs: list[Job], monkeypatch: pytes
     assert report.tables[0].left_out == [
         f"{name} is not installed (pip install 'fedacd[bench]')." for name in ("pfl", "Flower")
     ]
+    with pytest.raises(ConfigError, match=r"only = 'pfl': it is not installed \(pip install 'fedacd\[bench\]'\)"):
+        bench.run(only=["pfl"], quick=True)
 
 
 def test_a_busy_machine_is_named(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:

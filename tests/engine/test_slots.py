@@ -265,7 +265,51 @@ def test_numbers_that_are_not_finite_stay_in_their_slot(name: str, data: Dataset
     assert without_clock(records) == without_clock(expected)
 
 
+def test_one_clients_nan_stays_in_its_slot(data: Dataset) -> None:
+    """Beside the others of its own run, and after it in the same slot."""
+    setup = a_run(data, "scaffold", run__slots=3)
+    jobs = Simulation(setup).open()
+    sick = next(iter(jobs))
+    client = jobs[sick].client
+    ill = client._replace(memo={name: torch.full_like(tensor, torch.nan) for name, tensor in client.memo.items()})
+    well, beside = (
+        all_of({sick: jobs[sick]._replace(client=state)} | {n: job for n, job in jobs.items() if n != sick}, setup)
+        for state in (client, ill)
+    )
+    assert any(not tensor.isfinite().all() for tensor in beside.pop(sick).reply.params.values())
+    well.pop(sick)
+    torch.testing.assert_close(beside, well, rtol=0, atol=0)
+
+
+def all_of(jobs: dict[int, Any], setup: Setup) -> dict[int, Any]:
+    """Outcomes by slots."""
+    trainer, waiting, found = slots_for([setup]), list(jobs.items()), dict[int, Any]()
+    while waiting or trainer.busy:
+        while waiting and trainer.free:
+            trainer.start(*waiting.pop(0))
+        trainer.launch()
+        found |= dict(trainer.collect())
+    return found
+
+
 def test_an_idle_slot_moves_nothing(data: Dataset) -> None:
+    """Neither one that has never had a client nor one whose client has made its last step."""
+    setup = a_run(data, "scaffold")
+    simulation, trainer = Simulation(setup), slots_for([setup])
+    number, job = next(iter(simulation.open().items()))
+    trainer.start(number, job)
+    trainer.launch()
+    assert trainer._stack is not None
+    before = pytree.tree_map(torch.clone, trainer._stack)
+    trainer._run()
+    torch.testing.assert_close(trainer._stack, before, rtol=0, atol=0)
+    trainer._position[0] = job.plan.steps - 1
+    trainer._stack.position[0] -= 1
+    trainer._run()  # with a step left it does move
+    assert not all(map(torch.equal, pytree.tree_leaves(trainer._stack.moving), pytree.tree_leaves(before.moving)))
+
+
+def test_a_client_in_many_slots(data: Dataset) -> None:
     """One client in three slots, and then one in a slot where another one has been."""
     setup = a_run(data, "scaffold", run__slots=3)
     simulation, trainer = Simulation(setup), slots_for([setup])

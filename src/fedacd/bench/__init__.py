@@ -157,6 +157,8 @@ def _choose(
     for name in only or ():
         if name not in names:
             raise ConfigError(unknown("contestant", name, names))
+        if all(everybody[name].missing for everybody in known.values() if name in everybody):
+            raise ConfigError(f"only = {name!r}: it is not installed (pip install 'fedacd[bench]').")
     wanted = names if only is None else only
     chosen = [(work, {name: one for name, one in known[work.name].items() if name in wanted}) for work in works]
     return [(work, everybody) for work, everybody in chosen if everybody]
