@@ -6,7 +6,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from fedacd.environment import rank_and_size
@@ -39,7 +47,7 @@ METRIC_COLUMNS = {
 
 LEGEND = """\
 acc, client, risk, KL: means over the last 10 rounds; last, best: one round.
-client: accuracy on the clients' label mixes; risk: local models' error on them.
+client: accuracy on the clients' own label mixes; risk: error of one client's model on all of these mixes.
 KL of P||Q: of local models, on their own data and on the test set."""
 
 
@@ -56,6 +64,7 @@ class RoundsProgress:
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
             TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),  # on a CPU a round may take minutes
             TextColumn("{task.fields[status]}"),
         )
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
@@ -92,7 +101,7 @@ class RoundsProgress:
     def _task(self, label: str) -> TaskID:
         if label not in self._tasks:
             done, rounds = self._runs[label]
-            self._tasks[label] = self._bar.add_task(label, total=rounds, completed=done, status="starting")
+            self._tasks[label] = self._bar.add_task(label, total=rounds, completed=done, status="first round under way")
         return self._tasks[label]
 
 
