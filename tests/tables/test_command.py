@@ -60,20 +60,36 @@ def test_an_interrupted_run_goes_on_in_its_folder() -> None:
     (run / STATE).unlink()
     stdout, _ = invoke(*one, "--plan")
     assert "1 runs needed, 0 done, 1 partly done, 0 missing" in stdout
-    assert "cut short; it is dropped and round 2 run again" in stdout
+    assert f"{ROUNDS} is cut short and not counted: the run has to go on from round 1." in stdout
     invoke(*one)
     assert [{k: v for k, v in line.items() if k != "seconds"} for line in read_rounds(run)] == whole
     assert list(Path("runs").iterdir()) == [run]
 
 
-def test_a_cut_line_that_the_checkpoint_knows_of_cannot_be_run_again() -> None:
+def test_a_run_whose_checkpoint_knows_of_the_cut_line_begins_afresh() -> None:
+    one = [*CUT, "--method", "fedavg", "--beta", "0.3"]
+    invoke(*one, "--json", "whole.json")
+    (run,) = Path("runs").iterdir()
+    (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
+    note = f"{run}: the last line of {ROUNDS} is cut short and not counted, and {STATE} is of that round: "
+    assert f"note: {note}the run has to begin afresh.\n" in invoke(*one, "--plan")[0]
+    stdout, _ = invoke("summaries", "results", "runs")
+    assert f"note: {run / ROUNDS}: the last line is cut short and not counted.\n" in stdout
+    assert "again" not in stdout + invoke("merge", "all", "runs")[0]
+    stdout, _ = invoke(*one, "--json", "again.json")
+    assert "the run begins afresh" in stdout
+    assert "round 1/2" in stdout
+    assert Path("again.json").read_text() == Path("whole.json").read_text()
+
+
+def test_more_damage_than_a_cut_last_line_is_an_error() -> None:
     one = [*CUT, "--method", "fedavg", "--beta", "0.3"]
     invoke(*one)
     (run,) = Path("runs").iterdir()
-    (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
+    (run / ROUNDS).write_text("{")
     stdout, stderr = invoke(*one, code=1)
-    assert "is cut short, and state.safetensors is of round 2: restore the line, or remove the folder" in stdout
-    assert "is damaged: it has 1 whole lines" in stderr
+    assert "is of round 2: restore the lines, or remove the folder" in stdout
+    assert "is damaged: it has 0 whole lines" in stderr
 
 
 def test_shards_train_apart_and_are_merged() -> None:

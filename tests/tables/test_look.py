@@ -46,7 +46,7 @@ def test_a_line_cut_short_is_not_counted_and_is_named(wanted: Wanted, tmp_path: 
     (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
     seen = look_in(wanted, tmp_path)
     assert seen.matched.partly[wanted.runs[0].key].done == 1
-    assert "the last line of rounds.jsonl is cut short; it is dropped and round 2 run again" in seen.notes[0]
+    assert seen.notes[0].endswith("rounds.jsonl is cut short and not counted: the run has to go on from round 1.")
 
 
 def test_long_lines_are_counted_too(wanted: Wanted, tmp_path: Path) -> None:
@@ -154,7 +154,9 @@ def test_a_cut_line_beside_a_damaged_checkpoint_is_named(wanted: Wanted, small: 
     (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
     (run / STATE).write_text("damaged")
     (note,) = reading(small, tmp_path).notes
-    assert note.startswith(f"{run}: the last line of {ROUNDS} is cut short, and {run / STATE} is damaged")
+    assert note.startswith(
+        f"{run}: the last line of {ROUNDS} is cut short and not counted, and {run / STATE} is damaged"
+    )
 
 
 @pytest.mark.parametrize(

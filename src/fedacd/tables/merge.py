@@ -87,7 +87,7 @@ def runs_in(source: Path, notes: list[str]) -> list[Path]:
         with contextlib.suppress(OSError):  # where it cannot be read, `read_rounds` says so
             content = (run / ROUNDS).read_bytes()
         if content and not content.endswith(b"\n"):
-            notes.append(f"{run / ROUNDS}: the last line is cut short; the round is run again.")
+            notes.append(f"{run / ROUNDS}: the last line is cut short and not counted.")
     return runs
 
 
