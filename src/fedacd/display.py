@@ -103,6 +103,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def counted(number: int, what: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def print_metrics(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float]]]) -> None:
     """A row a run: what sets it apart, then its metrics."""
     table = Table(box=None, padding=(0, 2, 0, 0))

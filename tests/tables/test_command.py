@@ -59,7 +59,7 @@ def test_an_interrupted_run_goes_on_in_its_folder() -> None:
     (run / MODEL).unlink()
     (run / STATE).unlink()
     stdout, _ = invoke(*one, "--plan")
-    assert "1 runs needed, 0 done, 1 partly done, 0 missing" in stdout
+    assert "table 1: 1 run needed, 0 done, 1 partly done, 0 missing" in stdout
     assert f"{ROUNDS} is cut short and not counted: the run has to go on from round 1." in stdout
     invoke(*one)
     assert [{k: v for k, v in line.items() if k != "seconds"} for line in read_rounds(run)] == whole
@@ -98,12 +98,14 @@ def test_shards_train_apart_and_are_merged() -> None:
     assert [len(list(Path(name).iterdir())) for name in ("first", "second")] == [1, 1]
     stdout, _ = invoke("merge", "runs", "first", "second")
     assert stdout == "runs: 2 new runs, 0 replaced by a longer record, 0 already there\n"
+    stdout, _ = invoke(*CUT, "--method", "fedavg", "--shard", "2/2", "--plan")
+    assert stdout.startswith("table 1: 1 of 2 runs needed (shard 2/2), 1 done")
     assert "2 runs needed, 2 done" in invoke(*CUT, "--method", "fedavg", "--plan")[0]
 
 
 def test_a_shard_without_runs_is_no_mistake() -> None:
     stdout, _ = invoke(*CUT, "--method", "fedavg", "--shard", "1/5")
-    assert stdout == "table 1: 0 runs needed, 0 done, 0 partly done, 0 missing\n"
+    assert stdout == "table 1: 0 of 2 runs needed (shard 1/5), 0 done, 0 partly done, 0 missing\n"
 
 
 def test_a_failure_does_not_stop_the_rest() -> None:
@@ -156,6 +158,7 @@ def test_the_plan_estimates_time(wanted: Wanted) -> None:
         (["1", "--shard", "x"], "shard = 'x': must be k/m"),
         (["1", "--shard", "1/2", "--from", "."], "shard = '1/2': goes with training, not with --from."),
         (["1", "--json", "nowhere/t.json"], "json = 'nowhere/t.json': must be a file in a folder that exists"),
+        (["1", "--plan", "--json", "t.json"], "json = 't.json': is for the table, which --plan does not make."),
         (["1", "--from", "nowhere"], "cannot read nowhere: No such file or directory."),
         (["1", "--from", "."], ". holds no fedacd runs and no summaries of runs."),
         (["1", "--device", "tpu"], "run.device = 'tpu': must be cpu, cuda, cuda:N or auto."),

@@ -9,6 +9,7 @@ from fedacd.records import CONFIG, ROUNDS, STATE
 from fedacd.tables.declare import TABLES, Table
 from fedacd.tables.estimate import Session, estimate, shared_seconds
 from fedacd.tables.look import Look, look_in, read_from
+from fedacd.tables.summaries import write_summaries
 from fedacd.tables.wanted import OWN, Wanted
 from tests.tables.conftest import made_run, made_session
 
@@ -110,7 +111,7 @@ def test_the_precision_is_that_of_the_runs(wanted: Wanted, small: Table, tmp_pat
         reading(small, tmp_path)
     seen = reading(small, tmp_path, precision="fp32")
     assert len(seen.matched.done) == 1
-    assert seen.notes == ["left out: 1 other runs fit the table but for --rounds 2 --precision bf16."]
+    assert seen.notes == ["left out: 1 other run fits the table but for --rounds 2 --precision bf16."]
 
 
 def test_no_runs(small: Table, wanted: Wanted, tmp_path: Path) -> None:
@@ -119,8 +120,35 @@ def test_no_runs(small: Table, wanted: Wanted, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"cannot read .*nowhere: No such file"):
         reading(small, tmp_path / "nowhere")
     made_run(tmp_path, wanted.runs[0], [0.5, 0.6])
-    with pytest.raises(RecordError, match=r"no finished run of table 1 in .*; 1 other runs fit .* --rounds 2 "):
+    with pytest.raises(RecordError, match=r"no finished run of table 1 in .*; 1 other run fits .* --rounds 2 "):
         reading(small, tmp_path, rounds=200)
+
+
+def test_why_there_is_no_run_is_said(small: Table, wanted: Wanted, tmp_path: Path) -> None:
+    """Nothing of the table is left: its run's summary is damaged, and the other run is of another table."""
+    (tmp_path / "broken.json").write_text('{"holds"')
+    other = Wanted(TABLES[7], seeds=[0], rounds=2, precision="fp32").runs[0]
+    made_run(tmp_path, other, [0.5, 0.6])
+    with pytest.raises(RecordError) as refused:
+        reading(small, tmp_path)
+    begins, reason = str(refused.value).split("; ")
+    assert begins == f"there is no finished run of table 1 in {tmp_path}"
+    assert reason.startswith(f"{tmp_path / 'broken.json'} is left out: ")
+    assert not reason.endswith("..")
+
+
+def test_a_summary_is_taken_as_a_folder_of_them_is(small: Table, wanted: Wanted, tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / "runs", want, [0.5, 0.6]) for want in wanted.runs[:2]]
+    first, second = write_summaries(runs, tmp_path)[0]
+    assert len(reading(small, first).matched.done) == 1
+    assert len(reading(small, first, second).matched.done) == 2
+    assert len(reading(small, first, tmp_path / "runs").matched.done) == 2
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(RecordError, match=r"other.json holds no fedacd runs and no summaries of runs\.$"):
+        reading(small, tmp_path / "other.json")
+    first.write_text("{")
+    with pytest.raises(RecordError, match=r"no summaries of runs; .* is left out: .*[^.]\.$"):
+        reading(small, first)
 
 
 def test_seconds_shared_on_a_device_are_divided() -> None:

@@ -87,6 +87,11 @@ def scan(folder: Path, warn: list[str]) -> list[Found]:
         entries = [folder] if (folder / CONFIG).exists() else sorted(folder.iterdir())
     except OSError as error:
         raise RecordError(f"cannot read {folder}: {error.strerror}.") from None
+    return read_entries(entries, warn)
+
+
+def read_entries(entries: Iterable[Path], warn: list[str]) -> list[Found]:
+    """The runs and summaries among these."""
     found = []
     for entry in entries:
         if entry.name.startswith("."):
