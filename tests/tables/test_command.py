@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedacd.records import MODEL, ROUNDS, STATE, read_rounds
 from fedacd.tables.declare import TABLES
@@ -22,8 +23,8 @@ CUT = ["table", "1", "--rounds", "2", "--seeds", "1", "--device", "cpu"]
 def test_a_table_from_nothing_to_every_format() -> None:
     stdout, _ = invoke(*CUT, "--plan")
     assert stdout == (
-        "table 1: 4 runs needed, 0 done, 0 partly done, 4 missing; no estimate of time: no finished run of this kind "
-        "on cpu\n"
+        "table 1: 4 runs needed, 0 done, 0 partly done, 4 missing; no estimate of time: no run like these "
+        "is recorded on cpu in runs; one that is trained gives it, or --from a folder of others' runs or summaries\n"
     )
     assert not Path("runs").exists()
     files = ["--markdown", "t.md", "--latex", "t.tex", "--csv", "t.csv", "--json", "t.json"]
@@ -130,6 +131,18 @@ def test_the_plan_estimates_time(wanted: Wanted) -> None:
     made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:02:00+00:00")
     stdout, _ = invoke(*CUT, "--plan")
     assert stdout == "table 1: 4 runs needed, 1 done, 0 partly done, 3 missing; about 6:00 on slow cpu\n"
+
+
+def test_the_plan_estimates_time_from_summaries_and_names_their_device(wanted: Wanted) -> None:
+    run = made_run(Path("made"), wanted.runs[0], [0.1, 0.2], {"run.device": "cuda:0"})
+    made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:02:00+00:00", "quick GPU")
+    invoke("summaries", "results", "made")
+    four = ["table", "1", "--rounds", "2", "--seeds", "1", "--plan", "--from", "results"]
+    begins = "table 1: 4 runs needed, 1 done, 0 partly done, 3 missing; "
+    assert invoke(*four, "--device", "cuda")[0] == begins + "about 0:09 on quick GPU\n"  # 1.5 seconds a round
+    assert invoke(*four, "--device", "cpu")[0] == begins + "no estimate of time: no run like these is recorded on cpu\n"
+    if not torch.cuda.is_available():
+        assert invoke(*four)[0] == begins + "about 0:09 on quick GPU (none is recorded on cpu)\n"
 
 
 @pytest.mark.parametrize(

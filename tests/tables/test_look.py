@@ -1,6 +1,8 @@
 """Which runs are a table's, and what is said of those that are not."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,6 +168,38 @@ def test_time_is_estimated_from_runs_of_the_same_kind(wanted: Wanted, tmp_path: 
     assert estimate(wanted.runs, seen.matched, seen.found, "cuda").device is None
     half = Wanted(wanted.table, seeds=[0, 1, 2], rounds=2, precision="bf16")
     assert estimate(half.runs, look_in(half, tmp_path).matched, seen.found, "cpu").unknown == 12
+
+
+def test_time_is_estimated_from_summaries_too(small: Table, wanted: Wanted, tmp_path: Path) -> None:
+    """Two side by side for 3 seconds, 1.5 a round: 4.5 seconds of the device in all, as the second began 1.5 later."""
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    for want, end in zip(wanted.runs, ("00:00:03", "00:00:04.5"), strict=False):
+        made_session(made_run(runs, want, [0.5, 0.6]), "2026-01-01T00:00:00+00:00", f"2026-01-01T{end}+00:00")
+    write_summaries([runs], results)
+    seen = reading(small, results)
+    guess = estimate(wanted.runs, seen.matched, seen.found, "cpu")
+    assert guess.seconds == pytest.approx(4.5 / 4 * 2 * 10)
+    assert (guess.unknown, guess.device) == (0, "slow cpu")
+    assert estimate(wanted.runs, seen.matched, seen.found, "cuda").device is None
+    assert estimate(wanted.runs, seen.matched, seen.found, None).device == "slow cpu"
+    both = reading(small, results, runs)  # a run and its summary are one stretch of work: that of the folder
+    assert estimate(wanted.runs, both.matched, both.found, "cpu").seconds == pytest.approx(4.5 / 4 * 2 * 10)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [5, {}, {"seconds": float("nan")}, {"seconds": -1}, {"ended": None}, {"ended": "now"}, {"device": None}],
+    ids=str,
+)
+def test_a_summary_that_does_not_say_how_long_it_took(small: Table, wanted: Wanted, tmp_path: Path, made: Any) -> None:
+    run = made_run(tmp_path / "runs", wanted.runs[0], [0.5, 0.6])
+    made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:03+00:00")
+    (path,), _ = write_summaries([run], tmp_path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"made": content["made"] | made if made and made != 5 else made}))
+    seen = reading(small, path)
+    guess = estimate(wanted.runs, seen.matched, seen.found, "cpu")
+    assert (guess.seconds, guess.unknown, guess.device) == (0, 11, None)
 
 
 def test_two_folders_of_a_run_before_its_first_round(wanted: Wanted, small: Table, tmp_path: Path) -> None:

@@ -68,7 +68,10 @@ def table(
     if from_:
         part = seen.wanted.runs
     if plan or not from_:
-        _print(_plan(seen, part, device, shard))
+        hint = (
+            "" if from_ else f" in {out}; one that is trained gives it, or --from a folder of others' runs or summaries"
+        )
+        _print(_plan(seen, part, device, shard, hint))
     told = _note(seen.notes)
     failed: dict[str, Exception] = {}
     if not plan and not from_ and seen.matched.missing(part):
@@ -84,8 +87,8 @@ def table(
         raise typer.Exit(1)
 
 
-def _plan(seen: "Look", part: Sequence["Want"], device: str, shard: str | None) -> str:
-    """Needed, done, partly done, missing, and how long it takes."""
+def _plan(seen: "Look", part: Sequence["Want"], device: str, shard: str | None, hint: str) -> str:
+    """Needed, done, partly done, missing, and how long it takes; `hint` is where to look for what tells."""
     from fedacd.display import clock, counted
     from fedacd.tables.estimate import device_kind, estimate
 
@@ -98,12 +101,15 @@ def _plan(seen: "Look", part: Sequence["Want"], device: str, shard: str | None) 
     what = f"table {table.number}: {needed}, {done} done, {partly} partly done, {missing} missing"
     if done == len(part):
         return what
-    kind = device_kind(device)
+    kind, where = device_kind(device), ""
     guess = estimate(part, matched, seen.found, kind)
+    if guess.device is None and device == "auto":
+        guess = estimate(part, matched, seen.found, None)
+        where = f" (none is recorded on {kind})"
     if guess.device is None:
-        return f"{what}; no estimate of time: no finished run of this kind on {kind}"
+        return f"{what}; no estimate of time: no run like these is recorded on {kind}{hint}"
     rest = f", and {counted(guess.unknown, 'run')} of which nothing alike is recorded" if guess.unknown else ""
-    return f"{what}; about {clock(guess.seconds)} on {guess.device}{rest}"
+    return f"{what}; about {clock(guess.seconds)} on {guess.device}{where}{rest}"
 
 
 def _show(seen: "Look", files: Mapping[str, Path | None]) -> None:
