@@ -21,9 +21,13 @@ if not console.is_terminal:
 
 def print_table(table: Table) -> None:
     """Print a table in its full width: a cut number is worse than a line that the terminal folds."""
-    wide = Console(highlight=False, width=1000)
-    width = max(console.width, wide.measure(table).maximum)
+    width = max(console.width, table_width(table))
     Console(highlight=False, width=width, quiet=ONE_OF_MANY).print(table)
+
+
+def table_width(table: Table) -> int:
+    """Of a table that nothing limits."""
+    return Console(width=1000).measure(table).maximum
 
 
 METRIC_COLUMNS = {

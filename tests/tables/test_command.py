@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
+from fedacd import display
 from fedacd.records import MODEL, ROUNDS, STATE, read_rounds
 from fedacd.tables.declare import TABLES
 from fedacd.tables.wanted import Wanted
@@ -107,6 +110,29 @@ def test_shards_train_apart_and_are_merged() -> None:
 def test_a_shard_without_runs_is_no_mistake() -> None:
     stdout, _ = invoke(*CUT, "--method", "fedavg", "--shard", "1/5")
     assert stdout == "table 1: 0 of 2 runs needed (shard 1/5), 0 done, 0 partly done, 0 missing\n"
+
+
+@pytest.mark.parametrize("width", [None, 48, 80])
+def test_a_table_on_a_terminal_and_elsewhere(monkeypatch: pytest.MonkeyPatch, width: int | None) -> None:
+    """The terminal's width decides; elsewhere there is one layout, with every column."""
+    for want in Wanted(TABLES[7], seeds=[0], rounds=200, precision="fp32").runs:
+        if want.settings["method.lam"] != 1.5:
+            made_run(Path("runs"), want, [0.5] * 200)
+    if width:
+        monkeypatch.setattr(display, "console", Console(highlight=False, force_terminal=True, width=width))
+    stdout, _ = invoke("table", "7", "--from", "runs", "--markdown", "t.md", "--csv", "t.csv")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", stdout).splitlines()
+    heads = [line.split() for line in lines if "lambda  " in line]
+    note = "Not shown, as there is no run of ours: lambda 1.5. Files have all columns."
+    if width:
+        assert max(map(len, lines)) <= width
+        assert heads == ([["lambda", "0.5", "1"], ["lambda", "2"]] if width == 48 else [["lambda", "0.5", "1", "2"]])
+        assert note in " ".join(map(str.strip, lines))
+    else:
+        assert heads == [["lambda", "0.5", "1", "1.5", "2"]]
+        assert "Not shown" not in stdout
+    assert "| 1.5 |" in Path("t.md").read_text()
+    assert len(Path("t.csv").read_text().splitlines()) == 5
 
 
 def test_a_failure_does_not_stop_the_rest() -> None:

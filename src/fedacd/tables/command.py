@@ -120,8 +120,18 @@ def _show(seen: "Look", files: Mapping[str, Path | None]) -> None:
     filled: Filled = cells.fill(seen.wanted, seen.matched)
     console.print()
     _print(filled.title)
-    print_table(render.for_terminal(filled))
-    for line in (render.legend(), *filled.notes):
+    notes = list(filled.notes)
+    if console.is_terminal:
+        blocks, empty = render.for_terminal(filled, console.width)
+        if empty:
+            notes.append(f"Not shown, as there is no run of ours: {', '.join(empty)}. Files have all columns.")
+    else:
+        blocks = [render.grid(filled)]
+    for block in blocks:
+        print_table(block)
+        if len(blocks) > 1:
+            console.print()
+    for line in (render.legend(), *notes):
         console.print(line, style="dim", markup=False)
     for name, path in files.items():
         if path:
