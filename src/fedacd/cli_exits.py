@@ -46,6 +46,11 @@ def interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         if ONE_OF_MANY:
             raise typer.Exit(130) from None
-        again = shlex.join(["fedacd", *sys.argv[1:]])
-        print(f"Interrupted; what was finished is saved. The same command goes on from there: {again}", file=sys.stderr)
+        text = f"Interrupted; what was finished is saved. The same command goes on from there: {command_line()}"
+        print(text, file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def command_line() -> str:
+    """What the user wrote, to be written again."""
+    return shlex.join(["fedacd", *sys.argv[1:]])

@@ -185,7 +185,10 @@ def test_markdown(some: Filled) -> None:
     assert len({line.count("|") for line in rows}) == 1
     assert "| FedAvg | ours | **95.00 ± 0.50** | 64.50 n=1 |" in text
     assert "| +5.00 (!) |" in text
-    assert render.markdown(some).startswith("### Table 1: accuracy")
+    assert text.startswith("### Table 1: accuracy")
+    assert "Made by" not in text
+    made = dataclasses.replace(some, command="fedacd table 1 --from 'my results'")
+    assert render.markdown(made) == text + "\nMade by\n\n    fedacd table 1 --from 'my results'\n"
 
 
 def test_csv_and_json(some: Filled) -> None:

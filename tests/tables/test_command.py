@@ -120,7 +120,9 @@ def test_a_table_on_a_terminal_and_elsewhere(monkeypatch: pytest.MonkeyPatch, wi
             made_run(Path("runs"), want, [0.5] * 200)
     if width:
         monkeypatch.setattr(display, "console", Console(highlight=False, force_terminal=True, width=width))
-    stdout, _ = invoke("table", "7", "--from", "runs", "--markdown", "t.md", "--csv", "t.csv")
+    arguments = ["table", "7", "--from", "runs", "--markdown", "t.md", "--csv", "t.csv"]
+    monkeypatch.setattr(sys, "argv", ["somewhere/fedacd", *arguments])
+    stdout, _ = invoke(*arguments)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", stdout).splitlines()
     heads = [line.split() for line in lines if "lambda  " in line]
     note = "Not shown, as there is no run of ours: lambda 1.5. Files have all columns."
@@ -132,6 +134,7 @@ def test_a_table_on_a_terminal_and_elsewhere(monkeypatch: pytest.MonkeyPatch, wi
         assert heads == [["lambda", "0.5", "1", "1.5", "2"]]
         assert "Not shown" not in stdout
     assert "| 1.5 |" in Path("t.md").read_text()
+    assert Path("t.md").read_text().endswith(f"\nMade by\n\n    fedacd {' '.join(arguments)}\n")
     assert len(Path("t.csv").read_text().splitlines()) == 5
 
 

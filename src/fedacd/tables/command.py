@@ -113,11 +113,12 @@ def _plan(seen: "Look", part: Sequence["Want"], device: str, shard: str | None, 
 
 
 def _show(seen: "Look", files: Mapping[str, Path | None]) -> None:
+    from fedacd.cli_exits import command_line
     from fedacd.display import console, print_table
     from fedacd.files import write_atomically
     from fedacd.tables import cells, render
 
-    filled: Filled = cells.fill(seen.wanted, seen.matched)
+    filled: Filled = cells.fill(seen.wanted, seen.matched, command_line())
     console.print()
     _print(filled.title)
     notes = list(filled.notes)

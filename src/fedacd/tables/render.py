@@ -108,7 +108,8 @@ def markdown(filled: Filled) -> str:
             label = line[0].row.label if kind == 0 else ""
             lines.append(_row([_plain(label), name, *(_marked(cell, _texts(cell)[kind], name) for cell in line)]))
     notes = ["**Best**, _second best_, (!) differs; " + "; ".join(HOW) + ".", *filled.notes]
-    return "\n".join([*lines, "", *itertools.chain.from_iterable((_plain(note), "") for note in notes)]).rstrip() + "\n"
+    made = ["Made by", "", f"    {filled.command}"] if filled.command else []
+    return "\n".join([*lines, "", *(f"{_plain(note)}\n" for note in notes), *made]).rstrip() + "\n"
 
 
 def _marked(cell: Cell, text: str, kind: str) -> str:
