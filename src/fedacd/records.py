@@ -106,15 +106,15 @@ class RunFolder:
         """
         state = load_state(self.path / STATE, config) if (self.path / STATE).exists() else None
         path, lines = self.path / ROUNDS, read_rounds(self.path)
-        if state and _begins_afresh(self.path, state.round):
+        cut, done = _lines_before_a_cut(self.path), state.round if state else 0
+        if state and cut == done - 1:
             say(f"{path}: the last line is cut short, and {STATE} is of that round: the run begins afresh")
             self._forget()
-            state = None
-        elif _is_cut(path):
-            say(f"{path}: the last line is cut short; it is dropped and the round run again")
-        done = state.round if state else 0
-        if len(lines) < done:
+            state, done = None, 0
+        elif len(lines) < done:
             raise RecordError(f"{path} is damaged: it has {len(lines)} whole lines, but {STATE} is of round {done}.")
+        elif cut is not None:
+            say(f"{path}: the last line is cut short; it is dropped and the round run again")
         kept = "".join(_line(line) for line in lines[:done]).encode()
         if not path.exists() or path.read_bytes() != kept:  # a line too many, or half a line
             write_atomically(path, kept)
@@ -244,21 +244,17 @@ def saved_rounds(folder: Path) -> int | None:
 def finished_rounds(folder: Path) -> int | None:
     """After how many rounds a run goes on; None where it begins, or begins afresh."""
     saved = saved_rounds(folder)
-    return None if saved and _begins_afresh(folder, saved) else saved
+    return None if saved and _lines_before_a_cut(folder) == saved - 1 else saved
 
 
-def _begins_afresh(folder: Path, saved: int) -> bool:
-    """Whether the line of the checkpoint's round is there in part."""
+def _lines_before_a_cut(folder: Path) -> int | None:
+    """Of a record that ends in half a line, how many there are before it."""
     path = folder / ROUNDS
-    return _is_cut(path) and path.read_bytes().count(b"\n") == saved - 1
-
-
-def _is_cut(path: Path) -> bool:
-    """Whether half a line follows the whole ones."""
     try:
-        return path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
+        content = path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}.") from None
+    return content.count(b"\n") if content and not content.endswith(b"\n") else None
 
 
 def holds_model(folder: Path) -> bool:

@@ -94,6 +94,7 @@ def test_more_damage_than_a_cut_last_line_is_an_error() -> None:
     stdout, stderr = invoke(*one, code=1)
     assert "is of round 2: restore the lines, or remove the folder" in stdout
     assert "is damaged: it has 0 whole lines" in stderr
+    assert "again" not in stdout + stderr
 
 
 def test_shards_train_apart_and_are_merged() -> None:
