@@ -31,7 +31,7 @@ def table(
     from_: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", metavar="PATH", help="Show a folder's runs or summaries, or one summary; train nothing."
+            "--from", metavar="PATH", help="Show a folder's runs, or summaries; train nothing. May be repeated."
         ),
     ] = None,
     shard: Annotated[str | None, typer.Option(metavar="K/M", help="Train this part of the runs only.")] = None,
