@@ -52,10 +52,16 @@ def interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         if ONE_OF_MANY:
             raise typer.Exit(130) from None
-        again = f"The same command goes on from there: {shlex.join(['fedacd', *sys.argv[1:]])}"
+        text = f"Interrupted; what was finished is saved. The same command goes on from there: {command_line()}"
         if rank_and_size()[1] > 1:
-            print("torchrun has ended this run, because of a signal or because another rank of it has died.", end=" ",
-                  file=sys.stderr)  # fmt: skip
-            again = "The same command, by torchrun or without it, goes on from there."
-        print(f"Interrupted; what was finished is saved. {again}", file=sys.stderr)
+            text = (
+                "torchrun has ended this run, because of a signal or because another rank of it has died. What was "
+                "finished is saved; the same command, by torchrun or without it, goes on from there."
+            )
+        print(text, file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def command_line() -> str:
+    """What the user wrote, to be written again."""
+    return shlex.join(["fedacd", *sys.argv[1:]])

@@ -29,9 +29,13 @@ if not console.is_terminal:
 
 def print_table(table: Table) -> None:
     """Print a table in its full width: a cut number is worse than a line that the terminal folds."""
-    wide = Console(highlight=False, width=1000)
-    width = max(console.width, wide.measure(table).maximum)
+    width = max(console.width, table_width(table))
     Console(highlight=False, width=width, quiet=ONE_OF_MANY).print(table)
+
+
+def table_width(table: Table) -> int:
+    """Of a table that nothing limits."""
+    return Console(width=1000).measure(table).maximum
 
 
 METRIC_COLUMNS = {
@@ -110,6 +114,11 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(number: int, what: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def print_metrics(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float]]]) -> None:

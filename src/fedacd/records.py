@@ -10,7 +10,8 @@
     .lock               held by the process that writes
 
 A round's line is on the disk before its checkpoint. A run killed between the two has one line too many; it is dropped
-on resume and the round is done again.
+on resume and the round is done again. Where the last line is cut and the checkpoint is of its round all the same, which
+no kill does but a copy may, nothing is left to go on from: the run begins afresh, and ends in the same bits.
 """
 
 import contextlib
@@ -99,24 +100,32 @@ class RunFolder:
         write_atomically(self.path / CONFIG, config.to_toml().encode())
 
     def resume(self, config: Config, say: Callable[[str], None] = lambda _: None) -> State | None:
-        """The checkpoint, and rounds.jsonl cut back to it; None for a run that has none yet.
+        """The checkpoint, and rounds.jsonl cut back to it; None for a run that has none yet, or begins afresh.
 
-        `say` is told of a line that a crash cut short.
+        `say` is told of a line that was cut short.
         """
         state = load_state(self.path / STATE, config) if (self.path / STATE).exists() else None
-        done = state.round if state else 0
-        lines = read_rounds(self.path)
-        if len(lines) < done:
-            raise RecordError(
-                f"{self.path / ROUNDS} is damaged: it has {len(lines)} whole lines, but {STATE} is of round {done}."
-            )
-        path, kept = self.path / ROUNDS, "".join(_line(line) for line in lines[:done]).encode()
-        found = path.read_bytes() if path.exists() else None
-        if found and not found.endswith(b"\n"):
+        path, lines = self.path / ROUNDS, read_rounds(self.path)
+        cut, done = _lines_before_a_cut(self.path), state.round if state else 0
+        if state and cut == done - 1:
+            say(f"{path}: the last line is cut short, and {STATE} is of that round: the run begins afresh")
+            self._forget()
+            state, done = None, 0
+        elif len(lines) < done:
+            raise RecordError(f"{path} is damaged: it has {len(lines)} whole lines, but {STATE} is of round {done}.")
+        elif cut is not None:
             say(f"{path}: the last line is cut short; it is dropped and the round run again")
-        if found != kept:  # a line too many, or half a line
+        kept = "".join(_line(line) for line in lines[:done]).encode()
+        if not path.exists() or path.read_bytes() != kept:  # a line too many, or half a line
             write_atomically(path, kept)
         return state
+
+    def _forget(self) -> None:
+        """Remove what rounds led to, the checkpoint last: until it is gone, this is found and done again."""
+        with writing(self.path):
+            for name in (MODEL, MATRICES, STATE):
+                (self.path / name).unlink(missing_ok=True)
+                sync(self.path)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a round's line, out of reach of whatever happens to this process."""
@@ -223,13 +232,29 @@ def _below(flat: Tensors, prefix: str) -> Tensors:
     return {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
 
 
-def finished_rounds(folder: Path) -> int | None:
-    """How far the checkpoint of a folder is, from its metadata alone; None where there is none."""
+def saved_rounds(folder: Path) -> int | None:
+    """The round of the checkpoint of a folder, from its metadata alone; None where there is none."""
     path = folder / STATE
     try:
         return read_about(path, "checkpoint")["round"] if path.exists() else None
     except OSError as error:
         raise RecordError(f"cannot read {folder}: {error.strerror}. Choose another run.out.") from None
+
+
+def finished_rounds(folder: Path) -> int | None:
+    """After how many rounds a run goes on; None where it begins, or begins afresh."""
+    saved = saved_rounds(folder)
+    return None if saved and _lines_before_a_cut(folder) == saved - 1 else saved
+
+
+def _lines_before_a_cut(folder: Path) -> int | None:
+    """Of a record that ends in half a line, how many there are before it."""
+    path = folder / ROUNDS
+    try:
+        content = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}.") from None
+    return content.count(b"\n") if content and not content.endswith(b"\n") else None
 
 
 def holds_model(folder: Path) -> bool:

@@ -38,7 +38,8 @@ def made_run(folder: Path, want: Want, accuracies: Sequence[float], changed: Map
 
 
 def made_session(run: Path, start: str, end: str | None, device: str = "slow cpu", from_round: int = 0) -> None:
-    session = {"from_round": from_round, "started": start, "ended": end, "device": device}
+    session: dict[str, Any] = {"from_round": from_round, "started": start, "ended": end, "device": device}
+    session |= dict.fromkeys(("fedacd", "commit", "python", "torch", "numpy"), "1.0")
     (run / ENV).write_text(json.dumps({"sessions": [session]}))
 
 

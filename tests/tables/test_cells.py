@@ -9,7 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.table import Table as Grid
 
+from fedacd.display import table_width
 from fedacd.errors import RecordError
 from fedacd.records import ROUNDS
 from fedacd.tables import render
@@ -113,16 +116,66 @@ def test_a_record_that_cannot_be_read_is_left_out_and_named(wanted: Wanted, tmp_
     assert some.notes[0] == "11 of 12 runs are not finished and left out."
 
 
-def test_terminal(some: Filled) -> None:
-    from rich.console import Console
+def drawn(grid: Grid) -> str:
+    text = io.StringIO()
+    Console(width=1000, file=text).print(grid)
+    return text.getvalue()
 
-    console = Console(width=200, file=io.StringIO())
-    console.print(render.for_terminal(some))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "95.00±0.50*" in text
-    assert "64.50 n=1" in text
-    assert "90.00±1.00" in text
-    assert "-15.50!" in text
+
+def test_terminal(some: Filled) -> None:
+    assert [line.rstrip() for line in drawn(render.grid(some)).splitlines()] == [
+        "                   digits       digits",
+        "        beta          0.3          0.1",
+        "FedAvg  ours   95.00±0.50*   64.50 n=1",
+        "        paper  90.00±1.00   80.00±2.00",
+        "        diff        +5.00!      -15.50!",
+        "FedACD  ours   72.50±0.00+           -",
+        "        paper  90.00±1.00   80.00±2.00",
+        "        diff       -17.50!           -",
+    ]
+
+
+HEAD = re.compile(r"^ +[a-z]+  +([0-9. ]+)$")
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("number", list(TABLES))
+def test_a_terminals_blocks_have_every_column_once_and_fit(number: int, width: int, tmp_path: Path) -> None:
+    table = every(TABLES[number], tmp_path)
+    blocks, empty = render.for_terminal(table, width)
+    assert empty == []
+    labels: list[str] = []
+    for block in blocks:
+        lines = drawn(block).splitlines()
+        assert max(len(line.rstrip()) for line in lines) <= table_width(block) <= width
+        (head,) = [match for line in lines if (match := HEAD.match(line))]
+        labels += head[1].split()
+        assert [line.split("  ")[0] for line in lines if " ours " in line] == [
+            row.label for row in table.wanted.table.rows
+        ]
+    assert labels == [column.label for column in TABLES[number].columns]
+
+
+def test_a_block_has_as_many_whole_groups_as_fit(tmp_path: Path) -> None:
+    table = every(TABLES[1], tmp_path)
+    for width, columns in ((80, [3, 3, 3]), (100, [6, 3]), (160, [9]), (48, [2, 2, 2, 1, 1, 1]), (10, [1] * 9)):
+        blocks = render.for_terminal(table, width)[0]
+        assert [len(block.columns) - 2 for block in blocks] == columns, width
+
+
+def test_groups_without_a_number_of_ours_are_left_out_and_named(tmp_path: Path) -> None:
+    table = every(TABLES[1].cut(datasets=["cifar10", "tiny-imagenet"], methods=["fedavg"]), tmp_path)
+    whole = Wanted(TABLES[1], seeds=[0], rounds=1, precision="fp32")
+    blocks, empty = render.for_terminal(fill(whole, look_in(whole, tmp_path).matched), 160)
+    assert empty == ["CIFAR-100"]
+    assert [len(block.columns) - 2 for block in blocks] == [6]
+    assert "CIFAR-100" in render.markdown(fill(whole, look_in(whole, tmp_path).matched))
+    assert render.for_terminal(table, 160)[1] == []
+    six = Wanted(TABLES[6], seeds=[0], rounds=1, precision="fp32")
+    for want in six.runs:
+        if want.settings["train.epochs"] < 10 and want.settings["method.name"] == "fednh":
+            made_run(tmp_path / "six", want, [0.5])
+    assert render.for_terminal(filled(six, tmp_path / "six"), 160)[1] == ["epochs 11", "epochs 13", "epochs 15"]
 
 
 def test_markdown(some: Filled) -> None:
@@ -132,7 +185,10 @@ def test_markdown(some: Filled) -> None:
     assert len({line.count("|") for line in rows}) == 1
     assert "| FedAvg | ours | **95.00 ± 0.50** | 64.50 n=1 |" in text
     assert "| +5.00 (!) |" in text
-    assert render.markdown(some).startswith("### Table 1: accuracy")
+    assert text.startswith("### Table 1: accuracy")
+    assert "Made by" not in text
+    made = dataclasses.replace(some, command="fedacd table 1 --from 'my results'")
+    assert render.markdown(made) == text + "\nMade by\n\n    fedacd table 1 --from 'my results'\n"
 
 
 def test_csv_and_json(some: Filled) -> None:

@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from rich.console import Console
 
+from fedacd import display
 from fedacd.records import MODEL, ROUNDS, STATE, read_rounds
 from fedacd.tables.declare import TABLES
 from fedacd.tables.wanted import Wanted
@@ -22,8 +26,8 @@ CUT = ["table", "1", "--rounds", "2", "--seeds", "1", "--device", "cpu"]
 def test_a_table_from_nothing_to_every_format() -> None:
     stdout, _ = invoke(*CUT, "--plan")
     assert stdout == (
-        "table 1: 4 runs needed, 0 done, 0 partly done, 4 missing; no estimate of time: no finished run of this kind "
-        "on cpu\n"
+        "table 1: 4 runs needed, 0 done, 0 partly done, 4 missing; no estimate of time: no run like these "
+        "is recorded on cpu in runs; one that is trained gives it, or --from a folder of others' runs or summaries\n"
     )
     assert not Path("runs").exists()
     files = ["--markdown", "t.md", "--latex", "t.tex", "--csv", "t.csv", "--json", "t.json"]
@@ -59,21 +63,38 @@ def test_an_interrupted_run_goes_on_in_its_folder() -> None:
     (run / MODEL).unlink()
     (run / STATE).unlink()
     stdout, _ = invoke(*one, "--plan")
-    assert "1 runs needed, 0 done, 1 partly done, 0 missing" in stdout
-    assert "cut short; it is dropped and round 2 run again" in stdout
+    assert "table 1: 1 run needed, 0 done, 1 partly done, 0 missing" in stdout
+    assert f"{ROUNDS} is cut short and not counted: the run has to go on from round 1." in stdout
     invoke(*one)
     assert [{k: v for k, v in line.items() if k != "seconds"} for line in read_rounds(run)] == whole
     assert list(Path("runs").iterdir()) == [run]
 
 
-def test_a_cut_line_that_the_checkpoint_knows_of_cannot_be_run_again() -> None:
+def test_a_run_whose_checkpoint_knows_of_the_cut_line_begins_afresh() -> None:
+    one = [*CUT, "--method", "fedavg", "--beta", "0.3"]
+    invoke(*one, "--json", "whole.json")
+    (run,) = Path("runs").iterdir()
+    (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
+    note = f"{run}: the last line of {ROUNDS} is cut short and not counted, and {STATE} is of that round: "
+    assert f"note: {note}the run has to begin afresh.\n" in invoke(*one, "--plan")[0]
+    stdout, _ = invoke("summaries", "results", "runs")
+    assert f"note: {run / ROUNDS}: the last line is cut short and not counted.\n" in stdout
+    assert "again" not in stdout + invoke("merge", "all", "runs")[0]
+    stdout, _ = invoke(*one, "--json", "again.json")
+    assert "the run begins afresh" in stdout
+    assert "round 1/2" in stdout
+    assert Path("again.json").read_text() == Path("whole.json").read_text()
+
+
+def test_more_damage_than_a_cut_last_line_is_an_error() -> None:
     one = [*CUT, "--method", "fedavg", "--beta", "0.3"]
     invoke(*one)
     (run,) = Path("runs").iterdir()
-    (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
+    (run / ROUNDS).write_text("{")
     stdout, stderr = invoke(*one, code=1)
-    assert "is cut short, and state.safetensors is of round 2: restore the line, or remove the folder" in stdout
-    assert "is damaged: it has 1 whole lines" in stderr
+    assert "is of round 2: restore the lines, or remove the folder" in stdout
+    assert "is damaged: it has 0 whole lines" in stderr
+    assert "again" not in stdout + stderr
 
 
 def test_shards_train_apart_and_are_merged() -> None:
@@ -82,12 +103,40 @@ def test_shards_train_apart_and_are_merged() -> None:
     assert [len(list(Path(name).iterdir())) for name in ("first", "second")] == [1, 1]
     stdout, _ = invoke("merge", "runs", "first", "second")
     assert stdout == "runs: 2 new runs, 0 replaced by a longer record, 0 already there\n"
+    stdout, _ = invoke(*CUT, "--method", "fedavg", "--shard", "2/2", "--plan")
+    assert stdout.startswith("table 1: 1 of 2 runs needed (shard 2/2), 1 done")
     assert "2 runs needed, 2 done" in invoke(*CUT, "--method", "fedavg", "--plan")[0]
 
 
 def test_a_shard_without_runs_is_no_mistake() -> None:
     stdout, _ = invoke(*CUT, "--method", "fedavg", "--shard", "1/5")
-    assert stdout == "table 1: 0 runs needed, 0 done, 0 partly done, 0 missing\n"
+    assert stdout == "table 1: 0 of 2 runs needed (shard 1/5), 0 done, 0 partly done, 0 missing\n"
+
+
+@pytest.mark.parametrize("width", [None, 48, 80])
+def test_a_table_on_a_terminal_and_elsewhere(monkeypatch: pytest.MonkeyPatch, width: int | None) -> None:
+    """The terminal's width decides; elsewhere there is one layout, with every column."""
+    for want in Wanted(TABLES[7], seeds=[0], rounds=200, precision="fp32").runs:
+        if want.settings["method.lam"] != 1.5:
+            made_run(Path("runs"), want, [0.5] * 200)
+    if width:
+        monkeypatch.setattr(display, "console", Console(highlight=False, force_terminal=True, width=width))
+    arguments = ["table", "7", "--from", "runs", "--markdown", "t.md", "--csv", "t.csv"]
+    monkeypatch.setattr(sys, "argv", ["somewhere/fedacd", *arguments])
+    stdout, _ = invoke(*arguments)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", stdout).splitlines()
+    heads = [line.split() for line in lines if "lambda  " in line]
+    note = "Not shown, as there is no run of ours: lambda 1.5. Files have all columns."
+    if width:
+        assert max(map(len, lines)) <= width
+        assert heads == ([["lambda", "0.5", "1"], ["lambda", "2"]] if width == 48 else [["lambda", "0.5", "1", "2"]])
+        assert note in " ".join(map(str.strip, lines))
+    else:
+        assert heads == [["lambda", "0.5", "1", "1.5", "2"]]
+        assert "Not shown" not in stdout
+    assert "| 1.5 |" in Path("t.md").read_text()
+    assert Path("t.md").read_text().endswith(f"\nMade by\n\n    fedacd {' '.join(arguments)}\n")
+    assert len(Path("t.csv").read_text().splitlines()) == 5
 
 
 def test_a_failure_does_not_stop_the_rest() -> None:
@@ -112,6 +161,18 @@ def test_the_plan_estimates_time(wanted: Wanted) -> None:
     made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:02:00+00:00")
     stdout, _ = invoke(*CUT, "--plan")
     assert stdout == "table 1: 4 runs needed, 1 done, 0 partly done, 3 missing; about 6:00 on slow cpu\n"
+
+
+def test_the_plan_estimates_time_from_summaries_and_names_their_device(wanted: Wanted) -> None:
+    run = made_run(Path("made"), wanted.runs[0], [0.1, 0.2], {"run.device": "cuda:0"})
+    made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:02:00+00:00", "quick GPU")
+    invoke("summaries", "results", "made")
+    four = ["table", "1", "--rounds", "2", "--seeds", "1", "--plan", "--from", "results"]
+    begins = "table 1: 4 runs needed, 1 done, 0 partly done, 3 missing; "
+    assert invoke(*four, "--device", "cuda")[0] == begins + "about 0:09 on quick GPU\n"  # 1.5 seconds a round
+    assert invoke(*four, "--device", "cpu")[0] == begins + "no estimate of time: no run like these is recorded on cpu\n"
+    if not torch.cuda.is_available():
+        assert invoke(*four)[0] == begins + "about 0:09 on quick GPU (none is recorded on cpu)\n"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +201,7 @@ def test_the_plan_estimates_time(wanted: Wanted) -> None:
         (["1", "--shard", "x"], "shard = 'x': must be k/m"),
         (["1", "--shard", "1/2", "--from", "."], "shard = '1/2': goes with training, not with --from."),
         (["1", "--json", "nowhere/t.json"], "json = 'nowhere/t.json': must be a file in a folder that exists"),
+        (["1", "--plan", "--json", "t.json"], "json = 't.json': is for the table, which --plan does not make."),
         (["1", "--from", "nowhere"], "cannot read nowhere: No such file or directory."),
         (["1", "--from", "."], ". holds no fedacd runs and no summaries of runs."),
         (["1", "--device", "tpu"], "run.device = 'tpu': must be cpu, cuda, cuda:N or auto."),

@@ -1,6 +1,8 @@
 """Which runs are a table's, and what is said of those that are not."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from fedacd.records import CONFIG, ROUNDS, STATE
 from fedacd.tables.declare import TABLES, Table
 from fedacd.tables.estimate import Session, estimate, shared_seconds
 from fedacd.tables.look import Look, look_in, read_from
+from fedacd.tables.summaries import write_summaries
 from fedacd.tables.wanted import OWN, Wanted
 from tests.tables.conftest import made_run, made_session
 
@@ -46,7 +49,7 @@ def test_a_line_cut_short_is_not_counted_and_is_named(wanted: Wanted, tmp_path: 
     (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
     seen = look_in(wanted, tmp_path)
     assert seen.matched.partly[wanted.runs[0].key].done == 1
-    assert "the last line of rounds.jsonl is cut short; it is dropped and round 2 run again" in seen.notes[0]
+    assert seen.notes[0].endswith("rounds.jsonl is cut short and not counted: the run has to go on from round 1.")
 
 
 def test_long_lines_are_counted_too(wanted: Wanted, tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_the_precision_is_that_of_the_runs(wanted: Wanted, small: Table, tmp_pat
         reading(small, tmp_path)
     seen = reading(small, tmp_path, precision="fp32")
     assert len(seen.matched.done) == 1
-    assert seen.notes == ["left out: 1 other runs fit the table but for --rounds 2 --precision bf16."]
+    assert seen.notes == ["left out: 1 other run fits the table but for --rounds 2 --precision bf16."]
 
 
 def test_no_runs(small: Table, wanted: Wanted, tmp_path: Path) -> None:
@@ -119,8 +122,35 @@ def test_no_runs(small: Table, wanted: Wanted, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"cannot read .*nowhere: No such file"):
         reading(small, tmp_path / "nowhere")
     made_run(tmp_path, wanted.runs[0], [0.5, 0.6])
-    with pytest.raises(RecordError, match=r"no finished run of table 1 in .*; 1 other runs fit .* --rounds 2 "):
+    with pytest.raises(RecordError, match=r"no finished run of table 1 in .*; 1 other run fits .* --rounds 2 "):
         reading(small, tmp_path, rounds=200)
+
+
+def test_why_there_is_no_run_is_said(small: Table, wanted: Wanted, tmp_path: Path) -> None:
+    """Nothing of the table is left: its run's summary is damaged, and the other run is of another table."""
+    (tmp_path / "broken.json").write_text('{"holds"')
+    other = Wanted(TABLES[7], seeds=[0], rounds=2, precision="fp32").runs[0]
+    made_run(tmp_path, other, [0.5, 0.6])
+    with pytest.raises(RecordError) as refused:
+        reading(small, tmp_path)
+    begins, reason = str(refused.value).split("; ")
+    assert begins == f"there is no finished run of table 1 in {tmp_path}"
+    assert reason.startswith(f"{tmp_path / 'broken.json'} is left out: ")
+    assert not reason.endswith("..")
+
+
+def test_a_summary_is_taken_as_a_folder_of_them_is(small: Table, wanted: Wanted, tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / "runs", want, [0.5, 0.6]) for want in wanted.runs[:2]]
+    first, second = write_summaries(runs, tmp_path)[0]
+    assert len(reading(small, first).matched.done) == 1
+    assert len(reading(small, first, second).matched.done) == 2
+    assert len(reading(small, first, tmp_path / "runs").matched.done) == 2
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(RecordError, match=r"other.json holds no fedacd runs and no summaries of runs\.$"):
+        reading(small, tmp_path / "other.json")
+    first.write_text("{")
+    with pytest.raises(RecordError, match=r"no summaries of runs; .* is left out: .*[^.]\.$"):
+        reading(small, first)
 
 
 def test_seconds_shared_on_a_device_are_divided() -> None:
@@ -140,6 +170,38 @@ def test_time_is_estimated_from_runs_of_the_same_kind(wanted: Wanted, tmp_path: 
     assert estimate(half.runs, look_in(half, tmp_path).matched, seen.found, "cpu").unknown == 12
 
 
+def test_time_is_estimated_from_summaries_too(small: Table, wanted: Wanted, tmp_path: Path) -> None:
+    """Two side by side for 3 seconds, 1.5 a round: 4.5 seconds of the device in all, as the second began 1.5 later."""
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    for want, end in zip(wanted.runs, ("00:00:03", "00:00:04.5"), strict=False):
+        made_session(made_run(runs, want, [0.5, 0.6]), "2026-01-01T00:00:00+00:00", f"2026-01-01T{end}+00:00")
+    write_summaries([runs], results)
+    seen = reading(small, results)
+    guess = estimate(wanted.runs, seen.matched, seen.found, "cpu")
+    assert guess.seconds == pytest.approx(4.5 / 4 * 2 * 10)
+    assert (guess.unknown, guess.device) == (0, "slow cpu")
+    assert estimate(wanted.runs, seen.matched, seen.found, "cuda").device is None
+    assert estimate(wanted.runs, seen.matched, seen.found, None).device == "slow cpu"
+    both = reading(small, results, runs)  # a run and its summary are one stretch of work: that of the folder
+    assert estimate(wanted.runs, both.matched, both.found, "cpu").seconds == pytest.approx(4.5 / 4 * 2 * 10)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [5, {}, {"seconds": float("nan")}, {"seconds": -1}, {"ended": None}, {"ended": "now"}, {"device": None}],
+    ids=str,
+)
+def test_a_summary_that_does_not_say_how_long_it_took(small: Table, wanted: Wanted, tmp_path: Path, made: Any) -> None:
+    run = made_run(tmp_path / "runs", wanted.runs[0], [0.5, 0.6])
+    made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:03+00:00")
+    (path,), _ = write_summaries([run], tmp_path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"made": content["made"] | made if made and made != 5 else made}))
+    seen = reading(small, path)
+    guess = estimate(wanted.runs, seen.matched, seen.found, "cpu")
+    assert (guess.seconds, guess.unknown, guess.device) == (0, 11, None)
+
+
 def test_two_folders_of_a_run_before_its_first_round(wanted: Wanted, small: Table, tmp_path: Path) -> None:
     made_run(tmp_path / "a", wanted.runs[0], [])
     made_run(tmp_path / "b", wanted.runs[0], [])
@@ -154,7 +216,9 @@ def test_a_cut_line_beside_a_damaged_checkpoint_is_named(wanted: Wanted, small: 
     (run / ROUNDS).write_text((run / ROUNDS).read_text()[:-9])
     (run / STATE).write_text("damaged")
     (note,) = reading(small, tmp_path).notes
-    assert note.startswith(f"{run}: the last line of {ROUNDS} is cut short, and {run / STATE} is damaged")
+    assert note.startswith(
+        f"{run}: the last line of {ROUNDS} is cut short and not counted, and {run / STATE} is damaged"
+    )
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,22 @@ def test_foreign_folders(wanted: Wanted, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"must be a folder in which runs have theirs"):
         merge(run, [tmp_path / "a"])
     (run / CONFIG).write_text("[train\n")
-    with pytest.raises(Exception, match=r"not valid TOML"):
+    with pytest.raises(RecordError, match=r"there is no run to merge\. .*pictures is passed over.* .*not valid TOML"):
         merge(tmp_path / "new", [tmp_path / "a"])
+
+
+@pytest.mark.parametrize("damaged", ["a", "all"])
+def test_a_config_that_cannot_be_read_does_not_stop_the_rest(wanted: Wanted, tmp_path: Path, damaged: str) -> None:
+    for name in ("all", "a"):
+        made_run(tmp_path / name, wanted.runs[0], [0.1] * (1 + (name == "a")))
+    made_run(tmp_path / "a", wanted.runs[1], [0.1])
+    bad = tmp_path / damaged / wanted.runs[0].name
+    (bad / CONFIG).write_text("[train\n")
+    stdout, _ = invoke("merge", tmp_path / "all", tmp_path / "a")
+    note, end = stdout.splitlines()
+    assert note.startswith(f"note: {bad} is left out: ")
+    assert end == f"{tmp_path / 'all'}: 1 new run, 0 replaced by a longer record, 0 already there"
+    assert len(read_rounds(tmp_path / "all" / wanted.runs[0].name)) == 1
 
 
 def test_a_run_in_use_is_refused(wanted: Wanted, tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ class Filled:
     cells: list[list[Cell]]
     """By row and column."""
     notes: list[str]
+    command: str = ""
+    """What makes it."""
 
     @property
     def title(self) -> str:
@@ -105,8 +107,8 @@ class Filled:
         return ", ".join(parts)
 
 
-def fill(wanted: Wanted, matched: Matched) -> Filled:
-    """Read the finished runs of a table."""
+def fill(wanted: Wanted, matched: Matched, command: str = "") -> Filled:
+    """Read the finished runs of a table, which `command` was to make."""
     numbers: dict[str, Numbers] = {}
     own = [wanted.table.note] if wanted.table.note else []
     damaged = []
@@ -142,7 +144,7 @@ def fill(wanted: Wanted, matched: Matched) -> Filled:
         _rank(list(group))
     if unfinished := len(wanted.runs) - len(numbers):
         own.append(f"{unfinished} of {len(wanted.runs)} runs are not finished and left out.")
-    return Filled(wanted=wanted, cells=cells, notes=[*own, *damaged])
+    return Filled(wanted=wanted, cells=cells, notes=[*own, *damaged], command=command)
 
 
 def _rank(cells: Sequence[Cell]) -> None:

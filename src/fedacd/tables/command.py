@@ -30,7 +30,9 @@ def table(
     out: Annotated[Path, typer.Option(help="The folder in which runs have theirs.")] = Path("runs"),
     from_: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="FOLDER", help="Show its runs or summaries; train nothing. May be repeated."),
+        typer.Option(
+            "--from", metavar="PATH", help="Show a folder's runs, or summaries; train nothing. May be repeated."
+        ),
     ] = None,
     shard: Annotated[str | None, typer.Option(metavar="K/M", help="Train this part of the runs only.")] = None,
     markdown: FileOption = None,
@@ -45,7 +47,7 @@ def table(
     from fedacd.tables.train import train_missing
 
     files = {"markdown": markdown, "latex": latex, "csv": csv, "json": json}
-    options.check_files(files)
+    options.check_files(files, plan)
     cut = declare.find(number).cut(
         datasets=options.items("dataset", dataset),
         methods=options.items("method", method),
@@ -66,7 +68,10 @@ def table(
     if from_:
         part = seen.wanted.runs
     if plan or not from_:
-        _print(_plan(seen, part, device))
+        hint = (
+            "" if from_ else f" in {out}; one that is trained gives it, or --from a folder of others' runs or summaries"
+        )
+        _print(_plan(seen, part, device, shard, hint))
     told = _note(seen.notes)
     failed: dict[str, Exception] = {}
     if not plan and not from_ and seen.matched.missing(part):
@@ -82,36 +87,52 @@ def table(
         raise typer.Exit(1)
 
 
-def _plan(seen: "Look", part: Sequence["Want"], device: str) -> str:
-    """Needed, done, partly done, missing, and how long it takes."""
-    from fedacd.display import clock
+def _plan(seen: "Look", part: Sequence["Want"], device: str, shard: str | None, hint: str) -> str:
+    """Needed, done, partly done, missing, and how long it takes; `hint` is where to look for what tells."""
+    from fedacd.display import clock, counted
     from fedacd.tables.estimate import device_kind, estimate
 
     table, matched = seen.wanted.table, seen.matched
     done = sum(want.key in matched.done for want in part)
     partly = sum(want.key in matched.partly for want in part)
     missing = len(part) - done - partly
-    what = f"table {table.number}: {len(part)} runs needed, {done} done, {partly} partly done, {missing} missing"
+    everything = counted(len(seen.wanted.runs), "run")
+    needed = f"{len(part)} of {everything} needed (shard {shard})" if shard else f"{everything} needed"
+    what = f"table {table.number}: {needed}, {done} done, {partly} partly done, {missing} missing"
     if done == len(part):
         return what
-    kind = device_kind(device)
+    kind, where = device_kind(device), ""
     guess = estimate(part, matched, seen.found, kind)
+    if guess.device is None and device == "auto":
+        guess = estimate(part, matched, seen.found, None)
+        where = f" (none is recorded on {kind})"
     if guess.device is None:
-        return f"{what}; no estimate of time: no finished run of this kind on {kind}"
-    rest = f", and {guess.unknown} runs of which nothing alike is recorded" if guess.unknown else ""
-    return f"{what}; about {clock(guess.seconds)} on {guess.device}{rest}"
+        return f"{what}; no estimate of time: no run like these is recorded on {kind}{hint}"
+    rest = f", and {counted(guess.unknown, 'run')} of which nothing alike is recorded" if guess.unknown else ""
+    return f"{what}; about {clock(guess.seconds)} on {guess.device}{where}{rest}"
 
 
 def _show(seen: "Look", files: Mapping[str, Path | None]) -> None:
+    from fedacd.cli_exits import command_line
     from fedacd.display import console, print_table
     from fedacd.files import write_atomically
     from fedacd.tables import cells, render
 
-    filled: Filled = cells.fill(seen.wanted, seen.matched)
+    filled: Filled = cells.fill(seen.wanted, seen.matched, command_line())
     console.print()
     _print(filled.title)
-    print_table(render.for_terminal(filled))
-    for line in (render.legend(), *filled.notes):
+    notes = list(filled.notes)
+    if console.is_terminal:
+        blocks, empty = render.for_terminal(filled, console.width)
+        if empty:
+            notes.append(f"Not shown, as there is no run of ours: {', '.join(empty)}. Files have all columns.")
+    else:
+        blocks = [render.grid(filled)]
+    for block in blocks:
+        print_table(block)
+        if len(blocks) > 1:
+            console.print()
+    for line in (render.legend(), *notes):
         console.print(line, style="dim", markup=False)
     for name, path in files.items():
         if path:
@@ -123,12 +144,13 @@ def merge(
     sources: Annotated[list[Path], typer.Argument(metavar="SRC...", help="Such folders, or single runs.")],
 ) -> None:
     """Join the run folders of several machines; conflicting records are refused."""
+    from fedacd.display import counted
     from fedacd.tables.merge import merge as join
 
     merged = join(into, sources)
     _note(merged.notes)
     new, longer, same = len(merged.new), len(merged.longer), len(merged.same)
-    _print(f"{into}: {new} new runs, {longer} replaced by a longer record, {same} already there")
+    _print(f"{into}: {counted(new, 'new run')}, {longer} replaced by a longer record, {same} already there")
 
 
 def summaries(
@@ -140,7 +162,8 @@ def summaries(
 
     written, notes = write_summaries(sources, into)
     _note(notes)
-    _print(f"{into}: {len(written)} summaries, {sum(path.stat().st_size for path in written) / 1000:.0f} kB")
+    number = "1 summary" if len(written) == 1 else f"{len(written)} summaries"
+    _print(f"{into}: {number}, {sum(path.stat().st_size for path in written) / 1000:.0f} kB")
 
 
 def _note(notes: Iterable[str]) -> list[str]:

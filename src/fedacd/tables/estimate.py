@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,9 +35,14 @@ class Session:
 
 
 def sessions(run: Found) -> list[Session]:
-    """Those of which start and end are known."""
+    """Those of which start and end are known. A summary has one, as long as all of its rounds, up to the last end."""
     found = []
     with contextlib.suppress(RecordError, KeyError, TypeError, ValueError, AttributeError):  # it only informs
+        if run.summary:
+            made = run.summary["made"]
+            end, seconds, device = datetime.fromisoformat(made["ended"]).timestamp(), made["seconds"], made["device"]
+            is_known = 0 < seconds < math.inf and isinstance(device, str)
+            return [Session(end - seconds, end, run.done, device)] if is_known else []
         listed = read_json(run.path / ENV)["sessions"]
         ends = [*(session["from_round"] for session in listed[1:]), run.done]
         for session, until in zip(listed, ends, strict=True):
@@ -68,36 +74,35 @@ class Estimate:
     """Where the like was recorded."""
 
 
-def estimate(runs: Sequence[Want], matched: Matched, found: Sequence[Found], device: str) -> Estimate:
-    """Time for what is missing, from the sessions of recorded runs on the same kind of device at the same precision.
+def estimate(runs: Sequence[Want], matched: Matched, found: Sequence[Found], device: str | None) -> Estimate:
+    """Time for what is missing, from the sessions of recorded runs on this kind of device at the same precision.
 
     A second in which several runs shared a device counts for each of them in part. Work grows with participation and
-    epochs; a run of the same method tells more than one of another method.
+    epochs; a run of the same method tells more than one of another method. With None, any device will do.
     """
-    rates: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    devices = set()
+    rates: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
     work: list[tuple[Found, Session]] = []
-    for run in found:
-        if run.summary is None and str(run.settings.get("run.device", "")).partition(":")[0] == device:
+    once = {run.key: run for run in sorted(found, key=lambda run: run.summary is None)}  # a folder before its summary
+    for run in once.values():
+        if device in (None, str(run.settings.get("run.device", "")).partition(":")[0]):
             work += [(run, session) for session in sessions(run)]
     for (run, session), seconds in zip(work, shared_seconds([session for _, session in work]), strict=True):
         settings = run.settings
         each = seconds / session.rounds / _work(settings)
         for method in (str(settings["method.name"]), ""):
-            rates.setdefault((_kind(settings), method), []).append((each, session.rounds))
-        devices.add(session.device)
-    total, unknown, used = 0.0, 0, False
+            rates.setdefault((_kind(settings), method), []).append((each, session.rounds, session.device))
+    total, unknown, devices = 0.0, 0, set[str]()
     for want in matched.missing(runs):
         kind = _kind(want.identity)
         known = rates.get((kind, str(want.identity["method.name"]))) or rates.get((kind, ""))
         if not known:
             unknown += 1
             continue
-        used = True
+        devices |= {name for _, _, name in known}
         left = want.rounds - (matched.partly[want.key].done if want.key in matched.partly else 0)
-        each = sum(seconds * rounds for seconds, rounds in known) / sum(rounds for _, rounds in known)
+        each = sum(seconds * rounds for seconds, rounds, _ in known) / sum(rounds for _, rounds, _ in known)
         total += each * left * _work(want.identity)
-    return Estimate(seconds=total, unknown=unknown, device=", ".join(sorted(devices)) if used else None)
+    return Estimate(seconds=total, unknown=unknown, device=", ".join(sorted(devices)) or None)
 
 
 def _kind(settings: Mapping[str, object]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from fedacd.errors import ConfigError, RecordError
 from fedacd.files import read_json
 from fedacd.metrics import METRICS, NEWER
-from fedacd.records import CONFIG, ROUNDS, STATE, finished_rounds, read_rounds, summary
+from fedacd.records import CONFIG, ROUNDS, STATE, read_rounds, saved_rounds, summary
 from fedacd.tables.declare import METRICS as SHOWN
 from fedacd.tables.wanted import key_of, plain
 from fedacd.toml import read_toml
@@ -87,6 +87,11 @@ def scan(folder: Path, warn: list[str]) -> list[Found]:
         entries = [folder] if (folder / CONFIG).exists() else sorted(folder.iterdir())
     except OSError as error:
         raise RecordError(f"cannot read {folder}: {error.strerror}.") from None
+    return read_entries(entries, warn)
+
+
+def read_entries(entries: Iterable[Path], warn: list[str]) -> list[Found]:
+    """The runs and summaries among these."""
     found = []
     for entry in entries:
         if entry.name.startswith("."):
@@ -105,14 +110,16 @@ def scan(folder: Path, warn: list[str]) -> list[Found]:
 
 
 def _cut_short(run: Found) -> str:
-    begins = f"{run.path}: the last line of {ROUNDS} is cut short"
+    begins = f"{run.path}: the last line of {ROUNDS} is cut short and not counted"
     try:
-        saved = finished_rounds(run.path) or 0
+        saved = saved_rounds(run.path) or 0
     except RecordError as error:
         return f"{begins}, and {error}"
+    if saved == run.done + 1:
+        return f"{begins}, and {STATE} is of that round: the run has to begin afresh."
     if saved > run.done:
-        return f"{begins}, and {STATE} is of round {saved}: restore the line, or remove the folder to start afresh."
-    return f"{begins}; it is dropped and round {run.done + 1} run again."
+        return f"{begins}, and {STATE} is of round {saved}: restore the lines, or remove the folder to start afresh."
+    return f"{begins}: the run has to go on from round {saved + 1}."
 
 
 def read_folder(path: Path) -> Found:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedacd.errors import ConfigError, RecordError
 from fedacd.records import CONFIG
-from fedacd.tables.found import Found, scan
+from fedacd.tables.found import Found, read_entries, scan
 from fedacd.tables.match import Matched, elsewhere, match, precision_of, strangers
 from fedacd.tables.wanted import Wanted
 
@@ -31,17 +31,17 @@ def look_in(wanted: Wanted, out: Path) -> Look:
     return Look(wanted=wanted, matched=matched, found=found, notes=notes)
 
 
-def read_from(make: Callable[[str], Wanted], folders: Sequence[Path], precision: str | None) -> Look:
-    """In folders that were made to be shown: a run that is almost the table's is a mistake, and refused.
+def read_from(make: Callable[[str], Wanted], places: Sequence[Path], precision: str | None) -> Look:
+    """In folders and summaries that are to be shown: a run that is almost the table's is a mistake, and refused.
 
     `make` gives the wanted runs at a precision; that of the runs found is taken where none is asked for.
     """
     notes: list[str] = []
     found: list[Found] = []
-    for folder in folders:
-        runs = scan(folder, notes)
+    for place in places:
+        runs = read_entries([place], notes) if place.is_file() else scan(place, notes)
         if not runs:
-            raise RecordError("; ".join([f"{folder} holds no fedacd runs and no summaries of runs", *notes]) + ".")
+            raise RecordError(_joined(f"{place} holds no fedacd runs and no summaries of runs", notes))
         found += runs
     wanted = make(precision or precision_of(make("fp32"), found) or "fp32")
     matched = match(wanted, found)
@@ -49,9 +49,12 @@ def read_from(make: Callable[[str], Wanted], folders: Sequence[Path], precision:
         raise ConfigError(f"runs of different settings cannot be mixed into one table: {wrong[0]}.")
     hints = elsewhere(wanted, found)
     if not matched.done:
-        where = ", ".join(map(str, folders))
-        raise RecordError(
-            "; ".join([f"there is no finished run of table {wanted.table.number} in {where}", *hints]) + "."
-        )
+        where = ", ".join(map(str, places))
+        begins = f"there is no finished run of table {wanted.table.number} in {where}"
+        raise RecordError(_joined(begins, [*hints, *notes]))
     notes += [f"left out: {text}." for text in hints]
     return Look(wanted=wanted, matched=matched, found=found, notes=notes)
+
+
+def _joined(text: str, reasons: Sequence[str]) -> str:
+    return "; ".join(part.removesuffix(".") for part in (text, *reasons)) + "."

@@ -87,7 +87,8 @@ def elsewhere(wanted: Wanted, found: Sequence[Found]) -> list[str]:
         if (rounds, precision) != (wanted.rounds, wanted.precision) and key_of(run.settings, CHOSEN) in loose:
             numbers[rounds, precision] = numbers.get((rounds, precision), 0) + 1
     return [
-        f"{number} other runs fit the table but for --rounds {rounds} --precision {precision}"
+        f"{number} other {'run fits' if number == 1 else 'runs fit'} the table but for --rounds {rounds} "
+        f"--precision {precision}"
         for (rounds, precision), number in sorted(numbers.items())
     ]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedacd.errors import RecordError
+from fedacd.errors import FedacdError, RecordError
 from fedacd.files import sync, writing
 from fedacd.records import (
     CONFIG,
@@ -46,7 +46,10 @@ class Merged:
 
 
 def merge(into: Path, sources: Sequence[Path]) -> Merged:
-    """Bring the runs of the sources into a folder. Every conflict is found before anything is written."""
+    """Bring the runs of the sources into a folder. Every conflict is found before anything is written.
+
+    A run whose config cannot be read, here or there, is left out and named.
+    """
     merged = Merged()
     if into.exists() and (not into.is_dir() or (into / CONFIG).exists()):
         raise RecordError(f"{into} must be a folder in which runs have theirs, or a new one.")
@@ -55,6 +58,8 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
     for source in sources:
         for run in runs_in(source, merged.notes):
             other = chosen.get(run.name, into / run.name)
+            if not all(_has_config(place, merged.notes) for place in (run, other) if place.exists()):
+                continue
             if other.exists():
                 _require_same_run(other, run)
                 if _length(run) <= _length(other):
@@ -63,6 +68,8 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
             else:
                 _read(run)
             chosen[run.name] = run
+    if not chosen and not merged.same:
+        raise RecordError(" ".join(["there is no run to merge.", *merged.notes]))
     for name, run in chosen.items():
         (merged.longer if (into / name).exists() else merged.new).append(name)
         _bring(run, into / name)
@@ -87,8 +94,17 @@ def runs_in(source: Path, notes: list[str]) -> list[Path]:
         with contextlib.suppress(OSError):  # where it cannot be read, `read_rounds` says so
             content = (run / ROUNDS).read_bytes()
         if content and not content.endswith(b"\n"):
-            notes.append(f"{run / ROUNDS}: the last line is cut short; the round is run again.")
+            notes.append(f"{run / ROUNDS}: the last line is cut short and not counted.")
     return runs
+
+
+def _has_config(run: Path, notes: list[str]) -> bool:
+    try:
+        read_config(run)
+    except FedacdError as error:
+        notes.append(f"{run} is left out: {error}")
+        return False
+    return True
 
 
 def _read(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

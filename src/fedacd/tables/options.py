@@ -61,8 +61,10 @@ def device(text: str) -> str:
     return text
 
 
-def check_files(files: Mapping[str, Path | None]) -> None:
-    """Refuse a file that cannot be written, before hours of work go into it."""
+def check_files(files: Mapping[str, Path | None], plan: bool) -> None:
+    """Refuse a file that will not or cannot be written, before hours of work go into it."""
     for name, path in files.items():
+        if path and plan:
+            raise ConfigError(f"{name} = {str(path)!r}: is for the table, which --plan does not make. Leave one out.")
         if path and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
             raise ConfigError(f"{name} = {str(path)!r}: must be a file in a folder that exists and can be written to.")

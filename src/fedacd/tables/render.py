@@ -4,11 +4,14 @@ import csv
 import io
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from rich.align import Align
 from rich.table import Table as Grid
 from rich.text import Text
 
+from fedacd.display import table_width
 from fedacd.tables.cells import Cell, Filled, Spread
 from fedacd.tables.declare import SEEDS
 
@@ -40,19 +43,47 @@ def _texts(cell: Cell) -> tuple[str, str, str]:
     return _ours(cell), cell.paper.text, _difference(cell)
 
 
-def for_terminal(filled: Filled) -> Grid:
-    """Three lines a row. Marks stand in the text as well, for a terminal without styles."""
+def for_terminal(filled: Filled, width: int) -> tuple[list[Grid], list[str]]:
+    """Blocks of as many groups of columns as fit; a group is divided if it alone does not, and a column without a group
+    is one by itself. And the names of the groups that are left out: there is nothing of ours in them."""
+    table, columns = filled.wanted.table, filled.wanted.table.columns
+    groups = [
+        [number for number, _ in group]
+        for _, group in itertools.groupby(enumerate(columns), lambda pair: pair[1].group or pair[0])
+    ]
+    shown = [group for group in groups if any(line[number].late for line in filled.cells for number in group)]
+    empty = [columns[group[0]] for group in groups if group not in shown]
+    blocks: list[list[int]] = [[]]
+    for group in shown:
+        for part in [group] if _fits(filled, group, width) else [[number] for number in group]:
+            if not blocks[-1] or _fits(filled, [*blocks[-1], *part], width):
+                blocks[-1] += part
+            else:
+                blocks.append(part)
+    return [grid(filled, block) for block in blocks], [c.group or f"{table.varies} {c.label}" for c in empty]
+
+
+def _fits(filled: Filled, columns: Sequence[int], width: int) -> bool:
+    return table_width(grid(filled, columns)) <= width
+
+
+def grid(filled: Filled, columns: Sequence[int] | None = None) -> Grid:
+    """Some columns, or all: three lines a row. Marks stand in the text as well, for a terminal without styles."""
     table = filled.wanted.table
-    grid = Grid(box=None, padding=(0, 2, 0, 0), title=None, header_style="bold")
-    grid.add_column("", no_wrap=True)
-    grid.add_column(table.varies, no_wrap=True)
-    for column in table.columns:
-        grid.add_column(f"{column.group}\n{column.label}".strip(), justify="right", no_wrap=True)
+    columns = range(len(table.columns)) if columns is None else columns
+    found = Grid(box=None, padding=(0, 2, 0, 0), title=None, header_style="bold")
+    found.add_column("", no_wrap=True)
+    found.add_column(table.varies, no_wrap=True)
+    for column in (table.columns[number] for number in columns):
+        # Aligned, not justified, here and below: that would take the space for a mark away.
+        width = max(len(column.group), len(column.label))
+        heading = [f"{part:>{width}} " for part in (column.group, column.label) if part]
+        found.add_column(Align.right(Text("\n".join(heading))), no_wrap=True)
     for line in filled.cells:
         for kind, name in enumerate(KINDS):
-            cells = [_styled(cell, _texts(cell)[kind], name) for cell in line]
-            grid.add_row(line[0].row.label if kind == 0 else "", Text(name, "dim"), *cells)
-    return grid
+            cells = [_styled(line[number], _texts(line[number])[kind], name) for number in columns]
+            found.add_row(line[0].row.label if kind == 0 else "", Text(name, "dim"), *map(Align.right, cells))
+    return found
 
 
 def _styled(cell: Cell, text: str, kind: str) -> Text:
@@ -77,7 +108,8 @@ def markdown(filled: Filled) -> str:
             label = line[0].row.label if kind == 0 else ""
             lines.append(_row([_plain(label), name, *(_marked(cell, _texts(cell)[kind], name) for cell in line)]))
     notes = ["**Best**, _second best_, (!) differs; " + "; ".join(HOW) + ".", *filled.notes]
-    return "\n".join([*lines, "", *itertools.chain.from_iterable((_plain(note), "") for note in notes)]).rstrip() + "\n"
+    made = ["Made by", "", f"    {filled.command}"] if filled.command else []
+    return "\n".join([*lines, "", *(f"{_plain(note)}\n" for note in notes), *made]).rstrip() + "\n"
 
 
 def _marked(cell: Cell, text: str, kind: str) -> str:
