@@ -9,7 +9,7 @@ from fedacd.report import collect, write
 from fedacd.report.page import render
 from fedacd.tables.summaries import write_summaries
 from tests.report.browser import Browser, find_chromium
-from tests.report.made import make_many, make_run, make_summary
+from tests.report.made import flat, make_many, make_run, make_summary
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="Chromium is not installed")
 
@@ -84,33 +84,62 @@ def test_every_plot_draws(opened: Browser) -> None:
 def test_the_page_says_who_is_better(opened: Browser) -> None:
     assert opened.js("document.title") == "FedACD, FedAvg and FedLC on CIFAR-10 and CIFAR-100"
     assert opened.js("document.querySelectorAll('h1').length") == 1
-    assert "FedACD" in opened.js("document.querySelector('.card .big').textContent")
     assert len(opened.js("[...document.querySelectorAll('.card')].map(c => c.textContent)")) == 4
+
+
+def card(browser: Browser, part: str) -> list[str]:
+    """The texts of the first card; a space that does not break is a space."""
+    texts = browser.js(f"[...document.querySelector('.card').querySelectorAll('{part}')].map(p => p.textContent)")
+    return [text.replace("\u00a0", " ") for text in texts]
 
 
 HARD = [("fedacd", 0, 0.7), ("fedacd", 1, 0.5)]
 """Seed 1, which others have not been run with, is a hard one."""
 
 
-@pytest.mark.parametrize(
-    ("runs", "best", "other"),
-    [
-        ([*HARD, ("fedlc", 0, 0.65)], "FedACD", "FedLC"),
-        ([*HARD, ("fedlc", 0, 0.65), ("fedavg", 0, 0.62)], "FedACD", "FedLC"),
-        ([("fedacd", 0, 0.6), ("fedacd", 1, 0.8), ("fedlc", 0, 0.65)], "FedLC", "FedACD"),
-        ([("fedacd", 0, 0.6), ("fedlc", 0, 0.65), ("fedavg", 0, 0.5)], "FedLC", "FedACD"),
-    ],
-    ids=["of two", "of three", "the other way round", "all of one seed"],
-)
-def test_the_best_is_judged_by_the_seeds_of_both(
-    runs: list[tuple[str, int, float]], best: str, other: str, browser: Browser, tmp_path: Path
-) -> None:
-    for method, seed, level in runs:
+def test_the_card_ranks_as_the_terminal_does(browser: Browser, tmp_path: Path) -> None:
+    for method, seed, level in [*HARD, ("fedlc", 0, 0.65), ("fedavg", 0, 0.62), ("fedavg", 1, 0.3)]:
         make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, level=level)
+    (line,) = write([tmp_path], tmp_path / "page.html")["headlines"]
+    browser.open(tmp_path / "page.html")
+    assert line.startswith("FedACD is ahead of FedLC on digits at beta 0.1 by ")
+    assert [text.split(" ")[0] for text in card(browser, ".rival")] == ["FedACD", "FedLC"]
+    assert card(browser, "p:not([class])")[0].startswith("FedACD is ahead of FedLC by ")
+    toggle(browser, "method", "FedACD")
+    assert [text.split(" ")[0] for text in card(browser, ".rival")] == ["FedLC", "FedAvg"]
+
+
+def test_a_card_names_no_winner_where_nothing_is_sure(browser: Browser, tmp_path: Path) -> None:
+    for method, seed, level in [("fedacd", 0, 0.5), ("fedacd", 1, 0.52), ("fedlc", 0, 0.65)]:
+        make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, change=flat(level))
     write([tmp_path], tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
-    assert f"{best} is ahead of {other}" in browser.js("document.querySelector('.card').textContent")
-    assert browser.js("document.querySelector('.card .big').textContent").startswith(best)
+    assert card(browser, ".big") == ["No clear winner"]
+    assert card(browser, ".rival") == ["FedLC 65.0 % (one seed)", "FedACD 51.0 ± 1.4 % (2 seeds)"]
+
+
+def test_a_card_names_a_winner_where_one_is_likely(browser: Browser, tmp_path: Path) -> None:
+    for seed, levels in enumerate([(0.51, 0.501), (0.52, 0.5101)]):
+        for method, level in zip(("fedacd", "fedavg"), levels, strict=True):
+            make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, change=flat(level))
+    write([tmp_path], tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert card(browser, ".big") == ["FedACD 51.5 ± 0.7 % (2 seeds)"]
+    assert card(browser, ".rival") == []
+    assert card(browser, ".badge") == ["likely"]
+
+
+def test_a_card_says_that_no_seed_is_in_common(browser: Browser, tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", method="fedavg", seed=1)
+    write([tmp_path], tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert card(browser, "p")[-1] == "No seed in common: they cannot be compared in pairs."
+
+
+def test_a_percentage_does_not_break(opened: Browser) -> None:
+    assert "\u00a0%" in opened.js("document.querySelector('.card small').textContent")
+    assert " %" not in opened.js("document.getElementById('headlines').textContent")
 
 
 def test_filters_act_on_every_section(opened: Browser) -> None:

@@ -26,6 +26,7 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
     """All that the page shows."""
     rows = [compare.row(group) for group in grouped.groups]
     found = compare.pairs(grouped)
+    ranked = compare.rankings(grouped, rows, found)
     groups = [
         {
             "problem": group.problem,
@@ -56,7 +57,8 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
         "methods": grouped.methods,
         "groups": groups,
         "pairs": found,
-        "headlines": compare.headlines(grouped, rows, found),
+        "rankings": ranked,
+        "headlines": compare.headlines(grouped, ranked, found),
         "runs": [_run(run, group.problem, group.method) for group in grouped.groups for run in group.runs],
         **pieces,
         "notes": notes,
