@@ -1,5 +1,6 @@
 """What competes with what, and what it is called."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -51,14 +52,14 @@ def test_problems_are_told_apart_by_what_differs(tmp_path: Path) -> None:
 
 def test_the_usual_setting_is_called_the_same_everywhere(tmp_path: Path) -> None:
     """As a report of the paper's runs has them: trials of 30 rounds, table 4's clients, table 6's epochs."""
-    usual = {"partition__clients": 20, "rounds": 200, "done": 1}
+    make = functools.partial(make_run, clients=20, done=1)
     for beta in (0.05, 0.1):
-        make_run(tmp_path / f"a{beta}", data__name="cifar10", partition__beta=beta, **usual)
-    make_run(tmp_path / "b", data__name="cifar10", **usual | {"rounds": 30})
-    make_run(tmp_path / "c", data__name="cifar100", **usual)
-    make_run(tmp_path / "d", data__name="cifar100", train__participation=0.2, **usual)
-    make_run(tmp_path / "e", data__name="cifar100", train__epochs=10, **usual)
-    make_run(tmp_path / "f", data__name="cifar100", train__epochs=10, **usual | {"partition__clients": 100})
+        make(tmp_path / f"a{beta}", rounds=200, data__name="cifar10", partition__beta=beta)
+    make(tmp_path / "b", rounds=30, data__name="cifar10")
+    make(tmp_path / "c", rounds=200, data__name="cifar100")
+    make(tmp_path / "d", rounds=200, data__name="cifar100", train__participation=0.2)
+    make(tmp_path / "e", rounds=200, data__name="cifar100", train__epochs=10)
+    make(tmp_path / "f", rounds=200, data__name="cifar100", train__epochs=10, partition__clients=100)
     assert [problem.title for problem in grouped(tmp_path).problems] == [
         "CIFAR-10, beta 0.05", "CIFAR-10, beta 0.1", "CIFAR-10, beta 0.1, rounds 30",
         "CIFAR-100, beta 0.1", "CIFAR-100, beta 0.1, clients 100, epochs 10", "CIFAR-100, beta 0.1, epochs 10",

@@ -1,6 +1,5 @@
 """The page in a real Chromium: it draws, filters, sorts, asks nobody for anything and can be read on a phone."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,72 +7,15 @@ import pytest
 from fedacd.report import collect, write
 from fedacd.report.page import render
 from fedacd.tables.summaries import write_summaries
-from tests.report.browser import Browser, find_chromium
-from tests.report.made import flat, make_many, make_run, make_summary
-
-pytestmark = pytest.mark.skipif(find_chromium() is None, reason="Chromium is not installed")
+from tests.report.browser import Browser
+from tests.report.made import make_many, make_run, make_summary
+from tests.report.on_page import choose, drawn, rows, toggle
 
 SECTIONS = {
     "curve-plots": 4, "difference-plots": 4, "class-plots": 4, "risk-plots": 4,
     "partition-plots": 1, "matrix-plots": 4, "weight-plots": 1,
 }  # fmt: skip
 """Plots of four problems with three methods."""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = find_chromium()
-    assert program
-    with Browser(program, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("report")
-    make_many(root / "runs", seeds=2)
-    write([root / "runs"], root / "page.html")
-    return root / "page.html"
-
-
-@pytest.fixture
-def opened(browser: Browser, page: Path) -> Iterator[Browser]:
-    browser.dark(False)
-    browser.size(1280, 900)
-    browser.open(page)
-    yield browser
-    assert browser.complaints == []
-    assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
-
-
-def rows(browser: Browser, table: str, column: int) -> list[str]:
-    cells = browser.js(
-        f"[...document.querySelectorAll('#{table} tbody tr')].map(r => r.children[{column}].textContent)"
-    )
-    return list(cells)
-
-
-def toggle(browser: Browser, name: str, value: str) -> None:
-    browser.js(f"document.querySelector('[data-filter={name}] input[value=\"{value}\"]').click()")
-    browser.ready()
-
-
-def choose(browser: Browser, box: str, value: str) -> None:
-    browser.js(
-        f"(() => {{ const box = document.getElementById('{box}'); box.value = '{value}';"
-        " box.dispatchEvent(new Event('change')); })()"
-    )
-    browser.ready()
-
-
-def drawn(browser: Browser, place: str) -> int:
-    """How many plots of a place have something in them."""
-    marks = ".scatterlayer .trace, .heatmaplayer .hm"
-    count = browser.js(
-        f"[...document.querySelectorAll('#{place} .plot')].filter(p => p.querySelector('{marks}')"
-        " && p.getBoundingClientRect().height > 100).length"
-    )
-    return int(count)
 
 
 def test_every_plot_draws(opened: Browser) -> None:
@@ -87,76 +29,21 @@ def test_the_page_says_who_is_better(opened: Browser) -> None:
     assert len(opened.js("[...document.querySelectorAll('.card')].map(c => c.textContent)")) == 4
 
 
-def card(browser: Browser, part: str) -> list[str]:
-    """The texts of the first card; a space that does not break is a space."""
-    texts = browser.js(f"[...document.querySelector('.card').querySelectorAll('{part}')].map(p => p.textContent)")
-    return [text.replace("\u00a0", " ") for text in texts]
-
-
-HARD = [("fedacd", 0, 0.7), ("fedacd", 1, 0.5)]
-"""Seed 1, which others have not been run with, is a hard one."""
-
-
-def test_the_card_ranks_as_the_terminal_does(browser: Browser, tmp_path: Path) -> None:
-    for method, seed, level in [*HARD, ("fedlc", 0, 0.65), ("fedavg", 0, 0.62), ("fedavg", 1, 0.3)]:
-        make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, level=level)
-    (line,) = write([tmp_path], tmp_path / "page.html")["headlines"]
-    browser.open(tmp_path / "page.html")
-    assert line.startswith("FedACD is ahead of FedLC on digits at beta 0.1 by ")
-    assert [text.split(" ")[0] for text in card(browser, ".rival")] == ["FedACD", "FedLC"]
-    assert card(browser, "p:not([class])")[0].startswith("FedACD is ahead of FedLC by ")
-    toggle(browser, "method", "FedACD")
-    assert [text.split(" ")[0] for text in card(browser, ".rival")] == ["FedLC", "FedAvg"]
-
-
-def test_a_card_names_no_winner_where_nothing_is_sure(browser: Browser, tmp_path: Path) -> None:
-    for method, seed, level in [("fedacd", 0, 0.5), ("fedacd", 1, 0.52), ("fedlc", 0, 0.65)]:
-        make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, change=flat(level))
-    write([tmp_path], tmp_path / "page.html")
-    browser.open(tmp_path / "page.html")
-    assert card(browser, ".big") == ["No clear winner"]
-    assert card(browser, ".rival") == ["FedLC 65.0 % (one seed)", "FedACD 51.0 ± 1.4 % (2 seeds)"]
-
-
-def test_a_card_names_a_winner_where_one_is_likely(browser: Browser, tmp_path: Path) -> None:
-    for seed, levels in enumerate([(0.51, 0.501), (0.52, 0.5101)]):
-        for method, level in zip(("fedacd", "fedavg"), levels, strict=True):
-            make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, change=flat(level))
-    write([tmp_path], tmp_path / "page.html")
-    browser.open(tmp_path / "page.html")
-    assert card(browser, ".big") == ["FedACD 51.5 ± 0.7 % (2 seeds)"]
-    assert card(browser, ".rival") == []
-    assert card(browser, ".badge") == ["likely"]
-
-
-def test_a_card_says_that_no_seed_is_in_common(browser: Browser, tmp_path: Path) -> None:
-    make_run(tmp_path / "a")
-    make_run(tmp_path / "b", method="fedavg", seed=1)
-    write([tmp_path], tmp_path / "page.html")
-    browser.open(tmp_path / "page.html")
-    assert card(browser, "p")[-1] == "No seed in common: they cannot be compared in pairs."
-
-
-def test_a_percentage_does_not_break(opened: Browser) -> None:
-    assert "\u00a0%" in opened.js("document.querySelector('.card small').textContent")
-    assert " %" not in opened.js("document.getElementById('headlines').textContent")
-
-
 def test_filters_act_on_every_section(opened: Browser) -> None:
     toggle(opened, "dataset", "CIFAR-10")
     toggle(opened, "skew", "beta 0.05")
     toggle(opened, "method", "FedLC")
     left = dict.fromkeys(SECTIONS, 1) | {"matrix-plots": 3}
     assert {place: drawn(opened, place) for place in SECTIONS} == left
-    assert rows(opened, "table-all", 0) == ["FedACD", "FedAvg"]
-    assert set(rows(opened, "table-runs", 0)) == {"FedACD", "FedAvg"}
-    assert rows(opened, "table-differences", 0) == ["FedACD"]
-    assert len(rows(opened, "table-cost", 0)) == 2
+    assert rows(opened, "table-all", "Method") == ["FedACD", "FedAvg"]
+    assert set(rows(opened, "table-runs", "Method")) == {"FedACD", "FedAvg"}
+    assert rows(opened, "table-differences", "Method") == ["FedACD"]
+    assert len(rows(opened, "table-cost", "Method")) == 2
     assert opened.js("document.querySelectorAll('.card').length") == 1
     options = "[...document.querySelectorAll('#weight-pick option')].map(o => o.textContent)"
     assert opened.js(options) == ["FedACD, seed 0", "FedAvg, seed 0", "FedACD, seed 1", "FedAvg, seed 1"]
     toggle(opened, "method", "FedLC")
-    assert len(rows(opened, "table-all", 0)) == 3
+    assert len(rows(opened, "table-all", "Method")) == 3
 
 
 def test_filters_that_leave_nothing_say_so(opened: Browser) -> None:
@@ -166,19 +53,6 @@ def test_filters_that_leave_nothing_say_so(opened: Browser) -> None:
     assert opened.js("document.querySelectorAll('.plot').length") == 0
 
 
-def test_tables_sort_by_their_headings(opened: Browser) -> None:
-    click = "document.querySelectorAll('#table-all thead button')[4].click()"
-    heading = "document.querySelectorAll('#table-all thead th')[4]"
-    assert opened.js(f"{heading}.textContent") == "Accuracy %"
-    opened.js(click)
-    down = [float(text.split(" ")[0]) for text in rows(opened, "table-all", 4)]
-    assert down == sorted(down, reverse=True)
-    assert opened.js(f"{heading}.getAttribute('aria-sort')") == "descending"
-    assert opened.js(f"document.activeElement === {heading}.firstChild")
-    opened.js(click)
-    assert [float(text.split(" ")[0]) for text in rows(opened, "table-all", 4)] == down[::-1]
-
-
 def test_controls_change_their_plots(opened: Browser) -> None:
     first = "document.querySelector('#{} .plot').layout.{}axis.title.text"
     choose(opened, "curve-x", "megabytes")
@@ -186,9 +60,9 @@ def test_controls_change_their_plots(opened: Browser) -> None:
     choose(opened, "risk-metric", "kl_test")
     assert opened.js(first.format("risk-plots", "y")) == "KL(P‖Q), test set"
     choose(opened, "difference-base", "all")
-    assert len(rows(opened, "table-differences", 0)) == 12
+    assert len(rows(opened, "table-differences", "Method")) == 12
     choose(opened, "cost-target", "at:30")
-    assert set(rows(opened, "table-cost", 3)) == {"30.0"}
+    assert set(rows(opened, "table-cost", "Target %")) == {"30.0"}
     z = "JSON.stringify(document.querySelectorAll('#matrix-plots .plot')[1].data[0].z)"
     before = opened.js(z)
     choose(opened, "matrix-kind", "test")
@@ -286,9 +160,9 @@ def test_summaries_alone(browser: Browser, tmp_path: Path) -> None:
     choose(browser, "curve-x", "round")
     choose(browser, "risk-metric", "train_loss")
     assert "risk" in browser.js(bare)
-    assert {*rows(browser, "table-cost", 6)} == {*rows(browser, "table-cost", 7)} == {"–"}
-    assert set(rows(browser, "table-cost", 4)) == {"2 of 2"}
-    assert rows(browser, "table-runs", 10)[0] == "cifar10-0.05-fedacd-0"
+    assert {*rows(browser, "table-cost", "Seconds")} == {*rows(browser, "table-cost", "Megabytes")} == {"–"}
+    assert set(rows(browser, "table-cost", "Reached by")) == {"2 of 2"}
+    assert rows(browser, "table-runs", "Name")[0] == "cifar10-0.05-fedacd-0"
     assert "24 of 24 runs are summaries" in browser.js("document.querySelector('#notes li').textContent")
     assert browser.complaints == []
 

@@ -219,6 +219,11 @@ function start() {
   for (const [id, draw] of Object.entries(CONTROLS)) at(id).addEventListener("change", draw);
   at("filters").addEventListener("submit", (event) => event.preventDefault());
   const again = () => { drawFilters(); render(); };
+  let resized;
+  window.addEventListener("resize", () => {
+    clearTimeout(resized);
+    resized = setTimeout(() => Object.values(tables).forEach((draw) => draw()), 100);
+  });
   dark.addEventListener("change", again);
   narrow.addEventListener("change", again);
   drawNotes();
