@@ -43,3 +43,8 @@ def card(browser: Browser, part: str) -> list[str]:
     """The texts of the first card; a space that does not break is a space."""
     texts = browser.js(f"[...document.querySelector('.card').querySelectorAll('{part}')].map(p => p.textContent)")
     return [text.replace("\u00a0", " ") for text in texts]
+
+
+def unrecorded(browser: Browser, place: str) -> list[str]:
+    """What a place of plots says of runs that have nothing there."""
+    return list(browser.js(f"[...document.querySelectorAll('#{place} .missing')].map(p => p.textContent)"))

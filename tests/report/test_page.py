@@ -9,7 +9,7 @@ from fedacd.report.page import render
 from fedacd.tables.summaries import write_summaries
 from tests.report.browser import Browser
 from tests.report.made import make_many, make_run, make_summary
-from tests.report.on_page import choose, drawn, rows, toggle
+from tests.report.on_page import choose, drawn, rows, toggle, unrecorded
 
 SECTIONS = {
     "curve-plots": 4, "difference-plots": 4, "class-plots": 4, "risk-plots": 4,
@@ -65,7 +65,8 @@ def test_controls_change_their_plots(opened: Browser) -> None:
     assert set(rows(opened, "table-cost", "Target %")) == {"30.0"}
     z = "JSON.stringify(document.querySelectorAll('#matrix-plots .plot')[1].data[0].z)"
     before = opened.js(z)
-    choose(opened, "matrix-kind", "test")
+    assert opened.js("document.getElementById('matrix-kind').value") == "test"
+    choose(opened, "matrix-kind", "own")
     assert opened.js(z) != before
 
 
@@ -172,9 +173,10 @@ def test_a_summary_has_no_line_over_seconds(browser: Browser, tmp_path: Path) ->
     make_summary(tmp_path / "b", method="fedavg", rounds=30)
     write([tmp_path], tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
-    legend = "[...document.querySelectorAll('#curve-plots .legend span')].map(s => s.textContent)"
+    legend = "[...document.querySelectorAll('#curve-plots .legend button')].map(b => b.textContent)"
     assert browser.js(legend) == ["FedACD", "FedAvg"]
     choose(browser, "curve-x", "seconds")
     assert browser.js(legend) == ["FedACD"]
+    assert unrecorded(browser, "curve-plots") == ["Not recorded: FedAvg."]
     assert browser.js("document.querySelector('#curve-plots .plot').data.length") == 1
     assert browser.complaints == []

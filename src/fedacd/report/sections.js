@@ -216,6 +216,7 @@ function start() {
   // Many lines of single rounds cannot be told apart. But of summaries there are single rounds alone: all are drawn alike.
   const smooth = data.methods.length > 6 && !data.runs.some((run) => run.summary);
   for (const id of ["curve-smooth", "risk-smooth"]) at(id).checked = smooth;
+  at("matrix-kind").value = data.matrices.some((entry) => entry.test) ? "test" : "own";
   for (const [id, draw] of Object.entries(CONTROLS)) at(id).addEventListener("change", draw);
   at("filters").addEventListener("submit", (event) => event.preventDefault());
   const again = () => { drawFilters(); render(); };

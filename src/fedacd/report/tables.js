@@ -45,7 +45,7 @@ function heading(id, column, order) {
 function tableCell(column, row, rows, first, beneath) {
   const content = column.cell ? column.cell(row) : String(column.value(row) ?? "–");
   const parts = Array.isArray(content) ? content : [content];
-  if (first) return make("th", { scope: "row" }, ...parts, beneath ? make("small", { class: "fold" }, beneath) : null);
+  if (first) return make("th", { scope: "row" }, ...parts, beneath ? make("small", { class: beneath.length > 16 ? "fold long" : "fold" }, beneath) : null);
   const classes = [];
   const value = column.value(row);
   if (column.number) classes.push("number");
