@@ -91,7 +91,7 @@ def test_each_verdict_has_a_mark_of_its_own(browser: Browser, tmp_path: Path) ->
     }  # fmt: skip
     told = browser.js("document.getElementById('difference-marks').textContent.match(/[a-z]+( [a-z]+)?/g)")
     assert sorted(told) == sorted(found)
-    assert browser.js("document.querySelectorAll('#difference-plots .errorbar').length") == 3
+    assert browser.js("document.querySelectorAll('#difference-plots .errorbar path').length") == 3
     choose(browser, "difference-base", "all")
     assert browser.js("document.getElementById('difference-marks').hidden")
     assert browser.complaints == []
