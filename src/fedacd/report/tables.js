@@ -18,7 +18,7 @@ function table(id, label, columns, rows) {
   const left = at(id).querySelector(".sheet")?.scrollLeft ?? 0;
   const put = (fold) => {
     const shown = fold ? columns.filter((column) => !column.fold) : columns;
-    const beneath = (row) => columns.map((column) => fold && column.fold?.(row)).filter(Boolean).join(", ");
+    const beneath = (row) => columns.map((column) => fold && column.fold?.(row)).filter(Boolean);
     const body = sorted.map((row) => make("tr", {}, ...shown.map((column, i) => tableCell(column, row, rows, i === 0, beneath(row)))));
     const sheet = make("div", { class: "sheet", tabindex: "0", role: "region", "aria-label": label },
       make("table", {}, make("thead", {}, make("tr", {}, ...shown.map((column) => heading(id, column, order)))), make("tbody", {}, ...body)));
@@ -45,13 +45,19 @@ function heading(id, column, order) {
 function tableCell(column, row, rows, first, beneath) {
   const content = column.cell ? column.cell(row) : String(column.value(row) ?? "–");
   const parts = Array.isArray(content) ? content : [content];
-  if (first) return make("th", { scope: "row" }, ...parts, beneath ? make("small", { class: beneath.length > 16 ? "fold long" : "fold" }, beneath) : null);
+  if (first) return make("th", { scope: "row" }, ...parts, beneath.length ? underneath(beneath) : null);
   const classes = [];
   const value = column.value(row);
   if (column.number) classes.push("number");
   if (value === null || value === undefined) classes.push("none");
   else if (column.best && isBest(column, row, rows)) classes.push("best");
   return make("td", { class: classes.join(" ") || null }, ...parts);
+}
+
+// Short parts stay whole, and more than a few words get room for them.
+function underneath(texts) {
+  const parts = texts.map((text) => make("span", { class: text.length <= 18 ? "whole" : null }, text));
+  return make("small", { class: texts.join(", ").length > 16 ? "fold long" : "fold" }, ...parts.flatMap((part, i) => (i ? [", ", part] : [part])));
 }
 
 // The best of those of its problem that may be; of one alone nothing is said.
