@@ -4,6 +4,7 @@ import base64
 import fcntl
 import itertools
 import json
+import math
 import os
 import select
 import shutil
@@ -143,9 +144,14 @@ class Browser:
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        params: dict[str, Any] = {"format": "png", "captureBeyondViewport": whole}
-        if whole:
-            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            params["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **params)["data"]))
+    def screenshot(self, path: Path) -> None:
+        """A picture of the whole page. A capture beyond the viewport would make the page draw again, and be taken
+        before it has: so the viewport is made as high as the page."""
+        found = self.call("Page.getLayoutMetrics")
+        width, height = found["cssLayoutViewport"]["clientWidth"], math.ceil(found["cssContentSize"]["height"])
+        self.call("Emulation.setScrollbarsHidden", hidden=True)  # so that the width of the content stays
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        time.sleep(0.5)  # plots and tables follow a change of the window's size after a moment
+        self.ready()
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        self.call("Emulation.setScrollbarsHidden", hidden=False)

@@ -9,17 +9,12 @@ from fedacd.records import summary
 from fedacd.report import collect
 from fedacd.report.compare import late_mean, show_p, spread
 from fedacd.report.read import Run, read_runs
-from tests.report.made import make_run
+from tests.report.made import flat, make_run
 
 
 def only(folder: Path) -> Run:
     ((run,), _) = read_runs([folder])
     return run
-
-
-def flat(level: float) -> Any:
-    """A run that has the same accuracy in every round."""
-    return lambda record: record | {"accuracy": level}
 
 
 def pair(root: Path, levels: dict[str, list[float]], **options: Any) -> dict[str, Any]:
@@ -56,6 +51,7 @@ def test_a_sure_difference(tmp_path: Path) -> None:
     assert found["mean"] == pytest.approx(7 / 6, abs=1e-4)
     assert found["p"] == pytest.approx(0.0198, abs=1e-4)
     assert found["words"] == "FedACD is better than FedAvg on digits at beta 0.1 by 1.2 points (3 seeds, p = 0.02)."
+    assert found["short"] == "FedACD is better than FedAvg by 1.2 points (3 seeds, p = 0.02)."
     assert found["verdict"] == "sure"
 
 
@@ -111,7 +107,8 @@ def test_unfinished_runs_are_compared_at_the_round_they_share(tmp_path: Path) ->
     (found,) = collect([tmp_path])["pairs"]
     assert found["end"] == 15
     assert found["mean"] == pytest.approx(0, abs=1e-9)
-    assert "after 15 rounds" in found["words"]
+    assert "on digits at beta 0.1 after 15 rounds" in found["words"]
+    assert "are equal after 15 rounds" in found["short"]
 
 
 def test_an_unfinished_seed_does_not_count_beside_finished_ones(tmp_path: Path) -> None:
@@ -130,6 +127,55 @@ def test_seeds_not_in_common_make_no_pair(tmp_path: Path) -> None:
     make_run(tmp_path / "a", method="fedacd", seed=0)
     make_run(tmp_path / "b", method="fedavg", seed=1)
     assert collect([tmp_path])["pairs"] == []
+
+
+Levels = dict[str, dict[int, float]]
+
+
+def told(root: Path, levels: Levels) -> tuple[list[str], list[str]]:
+    """(the methods of the only problem, best first; the headlines)"""
+    for method, values in levels.items():
+        for seed, level in values.items():
+            make_run(root / f"{method}-{seed}", method=method, seed=seed, change=flat(level))
+    data = collect([root])
+    (order,) = data["rankings"]
+    return [data["methods"][method] for method in order], data["headlines"]
+
+
+@pytest.mark.parametrize(
+    ("levels", "ranked"),
+    [
+        ({"fedacd": {0: 0.7, 1: 0.5}, "fedlc": {0: 0.65}, "fedavg": {0: 0.62}}, ["FedACD", "FedLC", "FedAvg"]),
+        ({"fedacd": {0: 0.6, 1: 0.8}, "fedlc": {0: 0.65}}, ["FedLC", "FedACD"]),
+        ({"fedacd": {0: 0.6}, "fedlc": {1: 0.65}}, ["FedLC", "FedACD"]),
+        ({"fedacd": {0: 0.6}, "fedlc": {0: 0.6}}, ["FedACD", "FedLC"]),
+        # FedACD beats FedAvg at seed 0, FedAvg FedLC at seed 1, FedLC FedACD at seed 2: the mean has to do.
+        (
+            {"fedacd": {0: 0.6, 2: 0.3}, "fedavg": {0: 0.5, 1: 0.7}, "fedlc": {1: 0.6, 2: 0.4}},
+            ["FedAvg", "FedLC", "FedACD"],
+        ),
+    ],
+    ids=["a hard seed", "the other way round", "no seed in common", "a tie", "in a circle"],
+)
+def test_nobody_comes_before_a_method_that_is_ahead(levels: Levels, ranked: list[str], tmp_path: Path) -> None:
+    assert told(tmp_path, levels)[0] == ranked
+
+
+def test_the_headline_is_of_the_first_two(tmp_path: Path) -> None:
+    _, (line,) = told(tmp_path, {"fedacd": {0: 0.7, 1: 0.5}, "fedlc": {0: 0.65}, "fedavg": {0: 0.62}})
+    assert line.startswith("FedACD is ahead of FedLC on digits at beta 0.1 by 5.0 points, in one seed")
+
+
+def test_the_headline_says_that_no_seed_is_in_common(tmp_path: Path) -> None:
+    _, (line,) = told(tmp_path, {"fedacd": {0: 0.7}, "fedlc": {1: 0.65}})
+    assert line == (
+        "FedACD comes first on digits at beta 0.1, FedLC next, with no seed in common: "
+        "they cannot be compared in pairs."
+    )
+
+
+def test_one_method_has_no_headline(tmp_path: Path) -> None:
+    assert told(tmp_path, {"fedacd": {0: 0.7}}) == (["FedACD"], [])
 
 
 def test_a_deployments_record_has_no_risk(tmp_path: Path) -> None:
@@ -159,3 +205,10 @@ def test_a_run_without_rounds_is_listed_and_not_compared(tmp_path: Path) -> None
 @pytest.mark.parametrize(("p", "shown"), [(0.0002, "p < 0.001"), (0.0042, "p = 0.004"), (0.25, "p = 0.25")])
 def test_a_small_p_is_a_bound(p: float, shown: str) -> None:
     assert show_p(p) == shown
+
+
+@pytest.mark.parametrize(
+    ("p", "shown"), [(0.044, "0.04"), (0.0463, "0.046"), (0.0498, "0.0498"), (0.0503, "0.050"), (0.0505, "0.051")]
+)
+def test_the_digits_of_p_say_on_which_side_of_the_level_it_lies(p: float, shown: str) -> None:
+    assert show_p(p) == f"p = {shown}"

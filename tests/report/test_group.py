@@ -1,5 +1,6 @@
 """What competes with what, and what it is called."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +40,45 @@ def test_variants_of_a_method_are_told_apart_by_what_differs(tmp_path: Path) -> 
 
 def test_problems_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     make_run(tmp_path / "a", train__epochs=10)
-    make_run(tmp_path / "b", train__epochs=5)
+    make_run(tmp_path / "b", train__epochs=7)
     make_run(tmp_path / "c", partition__scheme="iid")
     make_run(tmp_path / "d", partition__scheme="shards", partition__classes_per_client=3)
     titles = [problem.title for problem in grouped(tmp_path).problems]
     assert sorted(titles) == [
-        "digits, 3 classes a client", "digits, beta 0.1, epochs 10", "digits, beta 0.1, epochs 5", "digits, iid",
+        "digits, 3 classes a client", "digits, beta 0.1, epochs 10", "digits, beta 0.1, epochs 7", "digits, iid",
     ]  # fmt: skip
-    assert titles.index("digits, beta 0.1, epochs 5") < titles.index("digits, beta 0.1, epochs 10")
+    assert titles.index("digits, beta 0.1, epochs 7") < titles.index("digits, beta 0.1, epochs 10")
+
+
+def test_the_usual_setting_is_called_the_same_everywhere(tmp_path: Path) -> None:
+    """As a report of the paper's runs has them: trials of 30 rounds, table 4's clients, table 6's epochs."""
+    make = functools.partial(make_run, clients=20, done=1)
+    for beta in (0.05, 0.1):
+        make(tmp_path / f"a{beta}", rounds=200, data__name="cifar10", partition__beta=beta)
+    make(tmp_path / "b", rounds=30, data__name="cifar10")
+    make(tmp_path / "c", rounds=200, data__name="cifar100")
+    make(tmp_path / "d", rounds=200, data__name="cifar100", train__participation=0.2)
+    make(tmp_path / "e", rounds=200, data__name="cifar100", train__epochs=10)
+    make(tmp_path / "f", rounds=200, data__name="cifar100", train__epochs=10, partition__clients=100)
+    assert [problem.title for problem in grouped(tmp_path).problems] == [
+        "CIFAR-10, beta 0.05", "CIFAR-10, beta 0.1", "CIFAR-10, beta 0.1, rounds 30",
+        "CIFAR-100, beta 0.1", "CIFAR-100, beta 0.1, clients 100, epochs 10", "CIFAR-100, beta 0.1, epochs 10",
+        "CIFAR-100, beta 0.1, participation 0.2",
+    ]  # fmt: skip
+
+
+def test_an_unusual_setting_is_called_the_same_everywhere(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", partition__clients=20, train__batch_size=16, partition__beta=0.05)
+    make_run(tmp_path / "b", partition__clients=20, train__batch_size=16)
+    make_run(tmp_path / "c", partition__clients=20, train__batch_size=64, method="fedavg")
+    titles = [problem.title for problem in grouped(tmp_path).problems]
+    assert titles == ["digits, beta 0.05, batch size 16", "digits, beta 0.1", "digits, beta 0.1, batch size 16"]
+
+
+def test_what_a_data_set_has_of_its_own_is_not_said(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", model__name="cnn", data__fingerprint="a", data__mean=[0.1])
+    make_run(tmp_path / "b", model__name="resnet18", data__fingerprint="b", data__mean=[0.2], data__name="cifar10")
+    assert [problem.rest for problem in grouped(tmp_path).problems] == ["", ""]
 
 
 def test_a_beta_that_is_not_used_makes_no_difference(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from fedacd.report import collect, pictures
 from fedacd.report.series import POINTS, thin
-from tests.report.made import make_run
+from tests.report.made import make_run, make_summary
 
 
 def test_long_curves_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
@@ -55,6 +55,17 @@ def test_the_cost_of_an_accuracy(tmp_path: Path) -> None:
     (group,) = collect([tmp_path])["groups"]
     # Two of five clients take part, 2 MB each: 4 MB and half a second a round.
     assert group["records"] == [[[1, 0.5, 4.0, 10.0], [2, 1.0, 8.0, 30.0], [4, 2.0, 16.0, 40.0]]]
+
+
+def test_whether_every_round_was_measured(tmp_path: Path) -> None:
+    def rarely(record: dict[str, Any]) -> dict[str, Any]:
+        return record if record["round"] % 2 else record | {"accuracy": None}
+
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", method="fedavg", seed=0)
+    make_run(tmp_path / "c", method="fedavg", seed=1, change=rarely)
+    make_summary(tmp_path / "d", method="fedlc")
+    assert [group["coarse"] for group in collect([tmp_path])["groups"]] == [False, True, True]
 
 
 def test_unknown_times_stay_unknown(tmp_path: Path) -> None:

@@ -93,10 +93,15 @@ def pairs(grouped: Grouped) -> list[dict[str, Any]]:
         tested = [(a, b, *difference) for a, b, difference in both if difference]
         corrected = holm([test.p for _, _, test, _ in tested])
         for (a, b, test, end), adjusted in zip(tested, corrected, strict=True):
-            words = sentence(grouped.methods[a.method], grouped.methods[b.method], problem, test, adjusted, end)
+            names = grouped.methods[a.method], grouped.methods[b.method]
+            after = f" after {end} rounds" if end else ""
+            words = {
+                "words": sentence(*names, _where(problem) + after, test, adjusted),
+                "short": sentence(*names, after, test, adjusted),
+            }
             numbers = {"n": test.n, "mean": round(test.mean, 4), "low": _short(test.low), "high": _short(test.high)}
-            chance = {"p": test.p, "holm": adjusted, "verdict": verdict(test, adjusted), "end": end, "words": words}
-            found.append({"problem": number, "a": a.method, "b": b.method, **numbers, **chance})
+            chance = {"p": test.p, "holm": adjusted, "verdict": verdict(test, adjusted), "end": end}
+            found.append({"problem": number, "a": a.method, "b": b.method, **numbers, **chance, **words})
     return found
 
 
@@ -134,44 +139,72 @@ def verdict(test: Paired, adjusted: float | None) -> str:
     return "likely" if test.p < SURE else "unsure"
 
 
-def sentence(first: str, second: str, problem: Problem, test: Paired, adjusted: float | None, end: int | None) -> str:
-    """A difference in words, no surer than the test."""
+def _where(problem: Problem) -> str:
+    return f" on {problem.dataset} at {problem.skew}" + (f" ({problem.rest})" if problem.rest else "")
+
+
+def sentence(first: str, second: str, where: str, test: Paired, adjusted: float | None) -> str:
+    """A difference in words, no surer than the test. `where` is empty, or begins with a space."""
     if test.mean < 0:
         first, second = second, first
-    rest = f" ({problem.rest})" if problem.rest else ""
-    where = f"on {problem.dataset} at {problem.skew}{rest}" + (f" after {end} rounds" if end else "")
     facts = f"{test.n} seeds, {show_p(test.p)}" if test.p is not None else ""
     if round(test.mean, TIE) == 0:
-        equal = f"{first} and {second} are equal {where}"
+        equal = f"{first} and {second} are equal{where}"
         return f"{equal} ({facts})." if facts else f"{equal}, in one seed: that proves nothing yet."
     points = f"{abs(test.mean):.1f} point{'' if f'{abs(test.mean):.1f}' == '1.0' else 's'}"
     if f"{abs(test.mean):.1f}" == "0.0":
         points = f"{abs(test.mean):.2f} points"
     if test.p is None:
-        return f"{first} is ahead of {second} {where} by {points}, in one seed: that proves nothing yet."
+        return f"{first} is ahead of {second}{where} by {points}, in one seed: that proves nothing yet."
     how_sure = verdict(test, adjusted)
     if how_sure == "sure":
-        return f"{first} is better than {second} {where} by {points} ({facts})."
+        return f"{first} is better than {second}{where} by {points} ({facts})."
     if how_sure == "likely":
         assert adjusted is not None
         but = "two seeds are few" if test.n < ENOUGH else f"{show_p(adjusted)} when all pairs here are counted"
-        return f"{first} is probably better than {second} {where} by {points} ({facts}; {but})."
-    return f"{first} is ahead of {second} {where} by {points}, which may be chance ({facts})."
+        return f"{first} is probably better than {second}{where} by {points} ({facts}; {but})."
+    return f"{first} is ahead of {second}{where} by {points}, which may be chance ({facts})."
 
 
 def show_p(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.01 else f"p = {p:.2f}"
+    """With as many digits as it takes to see on which side of 0.05 it lies."""
+    if p < 0.001:
+        return "p < 0.001"
+    digits = 3 if p < 0.01 or 0.045 <= p < 0.055 else 2
+    while p < SURE <= round(p, digits):
+        digits += 1
+    return f"p = {p:.{digits}f}"
 
 
-def headlines(grouped: Grouped, rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> list[str]:
-    """For each problem the sentence on its two best methods."""
-    lines = []
+def rankings(grouped: Grouped, rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> list[list[int]]:
+    """For each problem its methods, best first. By the mean over a method's own seeds, but nobody comes before one that
+    is ahead of it in the seeds that both have, unless they go round in a circle. A part of the order is in order too.
+    """
+    behind = {(pair["problem"], pair["b"], pair["a"]) for pair in found if pair["mean"] > 0}
+    behind |= {(pair["problem"], pair["a"], pair["b"]) for pair in found if pair["mean"] < 0}
+    ranked = []
     for number in range(len(grouped.problems)):
-        ranked = sorted(
-            (entry["accuracy"]["mean"], -group.method)
-            for group, entry in zip(grouped.groups, rows, strict=True)
-            if group.problem == number and entry["accuracy"]
-        )
-        best = {-method for _, method in ranked[-2:]}
-        lines += [pair["words"] for pair in found if pair["problem"] == number and {pair["a"], pair["b"]} == best]
+        entries = [(g.method, entry) for g, entry in zip(grouped.groups, rows, strict=True) if g.problem == number]
+        left = [method for method, entry in entries if entry["accuracy"]]
+        means = {method: entry["accuracy"]["mean"] for method, entry in entries if entry["accuracy"]}
+        left.sort(key=means.__getitem__, reverse=True)
+        order: list[int] = []
+        while left:
+            free = (method for method in left if not any((number, method, other) in behind for other in left))
+            order.append(next(free, left[0]))
+            left.remove(order[-1])
+        ranked.append(order)
+    return ranked
+
+
+def headlines(grouped: Grouped, ranked: Sequence[Sequence[int]], found: Sequence[dict[str, Any]]) -> list[str]:
+    """For each problem the sentence on its two best methods."""
+    words = {(pair["problem"], frozenset((pair["a"], pair["b"]))): pair["words"] for pair in found}
+    lines = []
+    for number, (problem, order) in enumerate(zip(grouped.problems, ranked, strict=True)):
+        if len(order) < 2:
+            continue
+        first, second = (grouped.methods[method] for method in order[:2])
+        apart = f"{first} comes first{_where(problem)}, {second} next, with no seed in common: "
+        lines.append(words.get((number, frozenset(order[:2])), apart + "they cannot be compared in pairs."))
     return lines

@@ -5,7 +5,7 @@ is a method with its settings. Runs of one contestant on one problem differ in t
 is needed to tell things apart: 'FedACD' and 'FedACD (mixup off)'.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -89,18 +89,37 @@ def _problem_settings(flat: Settings) -> Settings:
 
 
 def _names_of_problems(runs: Sequence[Run], settings: Mapping[int, Settings]) -> dict[int, tuple[str, str, str]]:
-    def cell(run: Run) -> tuple[str, str]:
-        return _dataset(run.config.data.name), _skew(run.config)
+    """(data set, skew, what else is unusual). A setting is called the same all over the page: said is what varies
+    there and is not the default, so that the usual setting has no name."""
+    usual = Config().flat()
+    keys = {key for own in settings.values() for key in own}
+    values: dict[tuple[str, ...], set[str]] = {}
+    for run in runs:
+        for key in keys:
+            values.setdefault((key, *_where_it_varies(key, run)), set()).add(repr(settings[id(run)].get(key)))
 
-    varied = _varied(runs, cell, lambda run: settings[id(run)], together=False)
-    named = {"partition.beta", "data.name"}
-    rest = {
-        id(run): ", ".join(
-            _said(key, settings[id(run)].get(key)) for key in settings[id(run)] if key in varied[cell(run)] - named
-        )
-        for run in runs
-    }
-    return {id(run): (*cell(run), rest[id(run)]) for run in runs}
+    def said(run: Run) -> Iterator[str]:
+        named = {"data.name", "partition.beta", "partition.classes_per_client"}
+        if "dirichlet" not in run.config.partition.scheme:
+            named.add("partition.scheme")
+        for key, value in settings[id(run)].items():
+            varies = len(values[(key, *_where_it_varies(key, run))]) > 1
+            if varies and key not in named and value != usual.get(key):
+                yield _said(key, value)
+
+    return {id(run): (*_cell(run), ", ".join(said(run))) for run in runs}
+
+
+def _cell(run: Run) -> tuple[str, str]:
+    return _dataset(run.config.data.name), _skew(run.config)
+
+
+def _where_it_varies(key: str, run: Run) -> tuple[str, ...]:
+    """The part of the page in which a setting must vary to be said: every data set has its own pictures and model, and
+    every custom partition its own lists."""
+    if key in ("partition.lists", "partition.file"):
+        return _cell(run)
+    return _cell(run)[:1] if key.startswith(("data.", "model.")) else ()
 
 
 def _names_of_methods(
@@ -115,7 +134,7 @@ def _names_of_methods(
     def cell(run: Run) -> tuple[str, str]:
         return str(run.config.method.name), repr(sorted(problems[id(run)].items()))
 
-    varied = _varied(runs, cell, own, together=True)
+    varied = _varied(runs, cell, own)
     names = {}
     for run in runs:
         name, settings = str(run.config.method.name), own(run)
@@ -135,9 +154,9 @@ def _belongs(key: str, problem: Settings) -> bool:
 
 
 def _varied(
-    runs: Iterable[Run], cell: Callable[[Run], tuple[str, str]], own: Callable[[Run], Settings], *, together: bool
+    runs: Iterable[Run], cell: Callable[[Run], tuple[str, str]], own: Callable[[Run], Settings]
 ) -> dict[tuple[str, str], set[str]]:
-    """For each cell the settings that differ inside it; `together`: inside any cell that begins alike."""
+    """For each cell the settings that differ inside it or inside any other that begins alike."""
     members: dict[tuple[str, str], list[Settings]] = {}
     for run in runs:
         members.setdefault(cell(run), []).append(own(run))
@@ -145,8 +164,6 @@ def _varied(
         place: {key for key in set().union(*group) if len({repr(settings.get(key)) for settings in group}) > 1}
         for place, group in members.items()
     }
-    if not together:
-        return varied
     return {place: set().union(*(keys for other, keys in varied.items() if other[0] == place[0])) for place in varied}
 
 

@@ -26,6 +26,7 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
     """All that the page shows."""
     rows = [compare.row(group) for group in grouped.groups]
     found = compare.pairs(grouped)
+    ranked = compare.rankings(grouped, rows, found)
     groups = [
         {
             "problem": group.problem,
@@ -36,6 +37,7 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
             "row": numbers,
             "curves": series.curves(group) if any(run.rounds for run in group.runs) else None,
             "per_class": series.per_class(group),
+            "coarse": any(series.coarse(run) for run in group.runs),
             "records": [series.records(run) for run in group.runs],
         }
         for group, numbers in zip(grouped.groups, rows, strict=True)
@@ -56,7 +58,8 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
         "methods": grouped.methods,
         "groups": groups,
         "pairs": found,
-        "headlines": compare.headlines(grouped, rows, found),
+        "rankings": ranked,
+        "headlines": compare.headlines(grouped, ranked, found),
         "runs": [_run(run, group.problem, group.method) for group in grouped.groups for run in group.runs],
         **pieces,
         "notes": notes,

@@ -31,13 +31,14 @@ function clear(id) {
 }
 
 // A plot under a caption, described in words for those who cannot see it.
-function figure(id, caption, words, height, traces, layout, below) {
+function figure(id, caption, words, height, traces, layout) {
   const plot = make("div", { class: "plot", role: "img", "aria-label": words, style: `height:${height}px` });
-  at(id).append(make("figure", {}, make("figcaption", {}, ...[caption].flat()), plot, below));
+  at(id).append(make("figure", {}, make("figcaption", {}, ...[caption].flat()), plot));
   later(() => {
     // No mode bar: it covers what is shown, and one of its buttons would send the data away.
     Plotly.newPlot(plot, traces(), merged(layout()), { responsive: true, displayModeBar: false });
   });
+  return plot;
 }
 
 function merged(layout) {
@@ -56,8 +57,44 @@ function merged(layout) {
 // Long names break before what sets them apart, so that they leave room for the plot.
 const folded = (name) => (narrow.matches ? plain(name).split(" (").join("<br>(").split(", ").join(",<br>") : plain(name));
 
-const legend = (groups) =>
-  make("div", { class: "legend" }, ...groups.map((g) => make("span", {}, swatch(g.method), data.methods[g.method])));
+// A line stands out while its entry is pointed at or has the focus. The Tab key stops once at a legend, arrows go on.
+function legend(plot, groups) {
+  const entries = groups.map((group, i) => {
+    const entry = make("button", { type: "button", tabindex: i ? -1 : 0 }, swatch(group.method), data.methods[group.method]);
+    for (const begin of ["mouseenter", "focus"]) entry.addEventListener(begin, () => stress(plot, group.method));
+    for (const end of ["mouseleave", "blur"]) entry.addEventListener(end, () => stress(plot, null));
+    entry.addEventListener("keydown", (event) => {
+      const way = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (!way) return;
+      event.preventDefault();
+      const next = entries[(i + way + entries.length) % entries.length];
+      entry.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    });
+    return entry;
+  });
+  return make("div", { class: "legend", role: "toolbar", "aria-label": "Lines" }, ...entries);
+}
+
+function stress(plot, method) {
+  if (!plot.data) return; // it is not drawn yet
+  const faint = (trace) => method !== null && trace.meta !== method;
+  const width = (trace) => (trace.fill ? 0 : method !== null && trace.meta === method ? 4 : 2);
+  Plotly.restyle(plot, { opacity: plot.data.map((trace) => (faint(trace) ? 0.12 : 1)), "line.width": plot.data.map(width) });
+}
+
+// Who has nothing here, and where nobody has anything.
+function missing(plot, problem, groups) {
+  const names = groupsOf(problem).filter((g) => !groups.includes(g)).map((g) => data.methods[g.method]);
+  if (names.length) plot.parentNode.append(make("p", { class: "missing" }, `Not recorded: ${names.join(", ")}.`));
+}
+
+function missingAltogether(id, problems) {
+  const titles = shownProblems().filter((p) => !problems.includes(p)).map((p) => data.problems[p].title);
+  if (problems.length === 0) at(id).append(absent("Not recorded in these runs."));
+  else if (titles.length) at(id).append(make("p", { class: "missing" }, `Not recorded on ${titles.join("; ")}.`));
+}
 
 const UNITS = {
   accuracy: "accuracy %", accuracy_client: "client accuracy %", risk: "risk", kl_local: "KL(P‖Q), own data",
@@ -83,12 +120,12 @@ function curveTraces(problem, metric, x, smooth) {
       const edge = (sign) => known.map((i) => ys[i] + sign * found[sd][i]);
       bands.push({
         type: "scatter", mode: "lines", x: [...known.map((i) => xs[i]), ...known.map((i) => xs[i]).reverse()],
-        y: [...edge(1), ...edge(-1).reverse()], fill: "toself", fillcolor: faded(tint, 0.15), line: { width: 0 }, hoverinfo: "skip",
+        y: [...edge(1), ...edge(-1).reverse()], fill: "toself", meta: group.method, fillcolor: faded(tint, 0.15), line: { width: 0 }, hoverinfo: "skip",
       });
     }
     const digits = metric.startsWith("accuracy") ? 2 : 3;
     lines.push({
-      type: "scatter", mode: ys.length === 1 ? "markers" : "lines", name, x: xs, y: ys, line: { color: tint, width: 2, dash: dash(group.method) },
+      type: "scatter", mode: ys.length === 1 ? "markers" : "lines", name, meta: group.method, x: xs, y: ys, line: { color: tint, width: 2, dash: dash(group.method) },
       marker: { color: tint }, hovertemplate: `${name}: %{y:.${digits}f}<extra></extra>`,
     });
   }
@@ -98,36 +135,39 @@ function curveTraces(problem, metric, x, smooth) {
 function drawCurves(id, metric, x, smooth) {
   clear(id);
   const problems = shownProblems().filter((p) => drawable(p, metric, x).length);
-  if (problems.length === 0) {
-    at(id).append(absent("Not recorded in these runs."));
-    return;
-  }
   for (const problem of problems) {
     const groups = drawable(problem, metric, x);
     const words = `${UNITS[metric]} over ${AXES[x]} on ${data.problems[problem].title}: ${groups.map((g) => data.methods[g.method]).join(", ")}`;
     const height = narrow.matches ? 300 : problems.length === 1 ? 460 : 340;
-    figure(id, data.problems[problem].title, words, height, () => curveTraces(problem, metric, x, smooth), () => ({
+    const plot = figure(id, data.problems[problem].title, words, height, () => curveTraces(problem, metric, x, smooth), () => ({
       hovermode: groups.length > 6 ? "closest" : "x unified",
       margin: { l: 58, r: 12, t: 14, b: 46 }, // of a fixed size, so that the plots of a section line up
       xaxis: { title: { text: AXES[x], standoff: 8 }, rangemode: "tozero", automargin: false },
       yaxis: { title: { text: UNITS[metric], standoff: 6 }, automargin: false },
-    }), legend(groups));
+    }));
+    plot.after(legend(plot, groups));
+    missing(plot, problem, groups);
   }
+  missingAltogether(id, problems);
 }
+
+// What a difference's mark says; the words are in the page.
+const MARKS = { sure: "circle", likely: "circle-open-dot", unsure: "circle-open", "one seed": "diamond-open" };
 
 function drawDifferencePlots() {
   clear("difference-plots");
   const rows = differences();
-  if (at("difference-base").value === "all") return;
+  const base = at("difference-base").value;
+  at("difference-marks").hidden = base === "all" || rows.length === 0;
+  if (base === "all") return;
   for (const problem of shownProblems()) {
     const mine = rows.filter((row) => row.problem === problem).sort((a, b) => a.mean - b.mean);
     if (mine.length === 0) continue;
-    const base = data.methods[mine[0].b];
     const words = mine.map((row) => `${data.methods[row.a]} ${fixed(row.mean, 2)} points, ${row.verdict}`).join("; ");
-    figure("difference-plots", [data.problems[problem].title, make("small", {}, ` less ${base}`)], words, 76 + 30 * mine.length, () => [{
+    figure("difference-plots", [data.problems[problem].title, make("small", {}, ` minus ${data.methods[mine[0].b]}`)], words, 76 + 30 * mine.length, () => [{
       type: "scatter", mode: "markers", x: mine.map((row) => row.mean), y: mine.map((_, i) => i),
-      marker: { size: 10, color: mine.map((row) => colour(row.a)), symbol: mine.map((row) => (row.verdict === "sure" ? "circle" : "circle-open")), line: { width: 2 } },
-      error_x: { type: "data", symmetric: false, visible: mine.some((row) => row.high !== null), array: mine.map((row) => (row.high === null ? null : row.high - row.mean)), arrayminus: mine.map((row) => (row.low === null ? null : row.mean - row.low)), color: theme("soft"), thickness: 1.5, width: 4 },
+      marker: { size: 10, color: mine.map((row) => colour(row.a)), symbol: mine.map((row) => MARKS[row.verdict]), line: { width: 2 } },
+      error_x: { type: "data", symmetric: false, visible: mine.some((row) => row.high !== null), array: mine.map((row) => (row.high === null ? NaN : row.high - row.mean)), arrayminus: mine.map((row) => (row.low === null ? NaN : row.mean - row.low)), color: theme("soft"), thickness: 1.5, width: 4 },
       text: mine.map((row) => `${plain(data.methods[row.a])}: ${fixed(row.mean, 2)} points, ${row.verdict}`), hovertemplate: "%{text}<extra></extra>",
     }], () => ({
       xaxis: { title: { text: "points of accuracy", standoff: 6 }, zeroline: true, zerolinewidth: 2, zerolinecolor: theme("soft"), range: reach(mine) },
@@ -159,14 +199,13 @@ function classAxis(problem, order) {
 function drawClasses() {
   clear("class-plots");
   const problems = shownProblems().filter((p) => groupsOf(p).some((g) => g.per_class));
-  if (problems.length === 0) at("class-plots").append(absent("Not recorded in these runs."));
   for (const problem of problems) {
     const groups = groupsOf(problem).filter((g) => g.per_class);
     const order = groups[0].per_class.map((_, i) => i);
     if (at("class-sort").checked) order.sort((a, b) => (groups[0].per_class[b] ?? -1) - (groups[0].per_class[a] ?? -1));
     const words = groups.map((g) => `${data.methods[g.method]}: worst class ${fixed(Math.min(...g.per_class.filter((v) => v !== null)), 1)} %`).join("; ");
     const labelled = order.length <= 12 && !narrow.matches;
-    figure("class-plots", data.problems[problem].title, words, 92 + 30 * groups.length, () => [{
+    const plot = figure("class-plots", data.problems[problem].title, words, 92 + 30 * groups.length, () => [{
       type: "heatmap", z: groups.map((g) => order.map((i) => g.per_class[i])), zmin: 0, zmax: 100, colorscale: "Cividis", xgap: order.length > 30 ? 0 : 1, ygap: 2,
       customdata: groups.map(() => order.map((i) => plain(className(problem, i)))), text: groups.map((g) => order.map(() => plain(data.methods[g.method]))),
       texttemplate: labelled ? "%{z:.0f}" : "", hovertemplate: "%{text}<br>class %{customdata}: %{z:.1f} %<extra></extra>",
@@ -175,5 +214,7 @@ function drawClasses() {
       xaxis: classAxis(problem, order),
       yaxis: { tickvals: groups.map((_, i) => i), ticktext: groups.map((g) => folded(data.methods[g.method])), autorange: "reversed", showgrid: false, zeroline: false },
     }));
+    missing(plot, problem, groups);
   }
+  missingAltogether("class-plots", problems);
 }

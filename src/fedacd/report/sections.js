@@ -3,39 +3,36 @@
 const pairOf = (problem, two) => data.pairs.find((p) => p.problem === problem && two.includes(p.a) && two.includes(p.b));
 
 // A number stays on the line of its unit.
-const unbroken = (words) => words.replace(/ = /g, "\u00a0=\u00a0").replace(/(\d) (points?|seeds|rounds)/g, "$1\u00a0$2");
+const unbroken = (words) => words.replace(/ = /g, "\u00a0=\u00a0").replace(/(\d) (points?|seeds?|rounds|%)/g, "$1\u00a0$2");
 
-// By the mean over a method's own seeds; but first comes one that nobody is ahead of in the seeds that both have.
-function ranking(problem) {
-  const ranked = groupsOf(problem).filter((g) => g.row.accuracy).sort((a, b) => b.row.accuracy.mean - a.row.accuracy.mean);
-  const isBehind = (g, other) => {
-    const pair = pairOf(problem, [g.method, other.method]);
-    return pair && (pair.a === g.method ? pair.mean < 0 : pair.mean > 0);
-  };
-  const first = ranked.find((g) => !ranked.some((other) => other !== g && isBehind(g, other))) ?? ranked[0];
-  return first ? [first, ...ranked.filter((g) => g !== first)] : [];
+const surely = (pair) => pair && ["sure", "likely"].includes(pair.verdict);
+
+function accuracyText(group) {
+  const { mean, sd, n } = group.row.accuracy;
+  return unbroken(`${fixed(mean, 1)}${sd === null ? "" : ` ± ${fixed(sd, 1)}`} % (${n === 1 ? "one seed" : `${n} seeds`})`);
 }
 
+// The method in large type is one that is better; where nothing is sure, none is.
 function drawHeadlines() {
   const cards = shownProblems().map((problem) => {
-    const ranked = ranking(problem);
+    const groups = new Map(groupsOf(problem).map((g) => [g.method, g]));
+    const ranked = data.rankings[problem].filter((method) => groups.has(method));
     const card = make("article", { class: "card" }, make("h3", {}, data.problems[problem].title));
+    const numbers = (method) => [data.methods[method], " ", make("small", {}, accuracyText(groups.get(method)))];
+    const say = (pair, kind) => card.append(make("p", { class: kind }, unbroken(pair.short), " ", badge(pair.verdict)));
+    const pair = ranked.length > 1 ? pairOf(problem, ranked.slice(0, 2)) : null;
     if (ranked.length === 0) card.append(make("p", {}, "No accuracy is recorded."));
-    if (ranked.length > 0) {
-      const best = ranked[0].row.accuracy;
-      const value = `${fixed(best.mean, 1)} %${best.sd === null ? "" : ` ± ${fixed(best.sd, 1)}`}`;
-      card.append(make("p", { class: "big" }, data.methods[ranked[0].method], " ", make("small", {}, value)));
+    if (ranked.length === 1) card.append(make("p", { class: "big" }, ...numbers(ranked[0])), make("p", {}, "No other method to compare with."));
+    if (surely(pair)) card.append(make("p", { class: "big" }, ...numbers(pair.mean > 0 ? pair.a : pair.b)));
+    else if (ranked.length > 1) {
+      card.append(make("p", { class: "big" }, "No clear winner"));
+      for (const method of ranked.slice(0, 2)) card.append(make("p", { class: "rival" }, ...numbers(method)));
     }
-    if (ranked.length === 1) card.append(make("p", {}, "No other method to compare with."));
-    if (ranked.length > 1) {
-      const two = [ranked[0].method, ranked[1].method];
-      const pair = pairOf(problem, two);
-      if (pair) card.append(make("p", {}, unbroken(pair.words), " ", badge(pair.verdict)));
-      else card.append(make("p", {}, `${data.methods[two[1]]} comes next, with no seed in common: they cannot be compared in pairs.`));
-    }
+    if (pair) say(pair, null);
+    else if (ranked.length > 1) card.append(make("p", {}, "No seed in common: they cannot be compared in pairs."));
     const named = ["FedACD", "FedAvg"].map((name) => data.methods.indexOf(name));
-    const usual = named.every((m) => ranked.some((g) => g.method === m)) && pairOf(problem, named);
-    if (usual && !named.every((m) => ranked.slice(0, 2).some((g) => g.method === m))) card.append(make("p", { class: "more" }, unbroken(usual.words), " ", badge(usual.verdict)));
+    const usual = named.every((method) => ranked.includes(method)) && pairOf(problem, named);
+    if (usual && !named.every((method) => ranked.slice(0, 2).includes(method))) say(usual, "more");
     return card;
   });
   at("headlines").replaceChildren(...cards);
@@ -219,9 +216,15 @@ function start() {
   // Many lines of single rounds cannot be told apart. But of summaries there are single rounds alone: all are drawn alike.
   const smooth = data.methods.length > 6 && !data.runs.some((run) => run.summary);
   for (const id of ["curve-smooth", "risk-smooth"]) at(id).checked = smooth;
+  at("matrix-kind").value = data.matrices.some((entry) => entry.test) ? "test" : "own";
   for (const [id, draw] of Object.entries(CONTROLS)) at(id).addEventListener("change", draw);
   at("filters").addEventListener("submit", (event) => event.preventDefault());
   const again = () => { drawFilters(); render(); };
+  let resized;
+  window.addEventListener("resize", () => {
+    clearTimeout(resized);
+    resized = setTimeout(() => Object.values(tables).forEach((draw) => draw()), 100);
+  });
   dark.addEventListener("change", again);
   narrow.addEventListener("change", again);
   drawNotes();

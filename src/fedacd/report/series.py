@@ -138,6 +138,11 @@ def records(run: Run) -> list[list[float | None]]:
     return steps
 
 
+def coarse(run: Run) -> bool:
+    """Whether it was not measured every round: then a record came in the round where it stands, or before."""
+    return sum(line.get("accuracy") is not None for line in run.rounds) < run.done
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 

@@ -1,38 +1,51 @@
-// Tables whose headings sort.
+// Tables whose headings sort. Where one is too wide, what its rows are about goes beneath the name: numbers stay in view.
 
 const orders = {};
+const tables = {};
 
-// columns: {title, number: sorts and aligns as one, value(row), cell(row): text or nodes, best: 1 or -1}
+// columns: {title, number: sorts and aligns as one, value(row), cell(row): text or nodes, best: 1 or -1,
+// enters(row): may be the best, fold(row): what is said beneath the name where there is no room for the column}
 function table(id, label, columns, rows) {
   if (rows.length === 0) {
+    delete tables[id];
     at(id).replaceChildren(absent("Nothing to show for these filters."));
     return;
   }
-  const order = orders[id] || (orders[id] = { column: null, down: false });
-  const sorted = order.column === null ? rows : [...rows].sort((a, b) => compareBy(columns[order.column], order.down, a, b));
-  const heads = columns.map((column, i) => {
-    const button = make("button", { type: "button" }, column.title);
-    button.addEventListener("click", () => {
-      order.down = order.column === i ? !order.down : Boolean(column.number);
-      order.column = i;
-      table(id, label, columns, rows);
-      at(id).querySelectorAll("thead button")[i].focus();
-    });
-    const sort = order.column === i ? (order.down ? "descending" : "ascending") : "none";
-    return make("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": sort }, button);
-  });
-  const body = sorted.map((row) => make("tr", {}, ...columns.map((column, i) => tableCell(column, row, rows, i))));
-  const sheet = make("div", { class: "sheet", tabindex: "0", role: "region", "aria-label": label },
-    make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...body)));
+  tables[id] = () => table(id, label, columns, rows);
+  const order = orders[id] || (orders[id] = { title: null, down: false });
+  const by = columns.find((column) => column.title === order.title);
+  const sorted = by ? [...rows].sort((a, b) => compareBy(by, order.down, a, b)) : rows;
   const left = at(id).querySelector(".sheet")?.scrollLeft ?? 0;
-  at(id).replaceChildren(sheet);
-  sheet.scrollLeft = left;
+  const put = (fold) => {
+    const shown = fold ? columns.filter((column) => !column.fold) : columns;
+    const beneath = (row) => columns.map((column) => fold && column.fold?.(row)).filter(Boolean);
+    const body = sorted.map((row) => make("tr", {}, ...shown.map((column, i) => tableCell(column, row, rows, i === 0, beneath(row)))));
+    const sheet = make("div", { class: "sheet", tabindex: "0", role: "region", "aria-label": label },
+      make("table", {}, make("thead", {}, make("tr", {}, ...shown.map((column) => heading(id, column, order)))), make("tbody", {}, ...body)));
+    at(id).replaceChildren(sheet);
+    sheet.scrollLeft = left;
+    return sheet.scrollWidth <= sheet.clientWidth;
+  };
+  if (!put(false) && columns.some((column) => column.fold)) put(true);
 }
 
-function tableCell(column, row, rows, i) {
+function heading(id, column, order) {
+  const button = make("button", { type: "button" }, column.title);
+  const mine = order.title === column.title;
+  button.addEventListener("click", () => {
+    order.down = mine ? !order.down : Boolean(column.number);
+    order.title = column.title;
+    tables[id]();
+    at(id).querySelector("th:not([aria-sort=none]) button").focus();
+  });
+  const sort = mine ? (order.down ? "descending" : "ascending") : "none";
+  return make("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": sort }, button);
+}
+
+function tableCell(column, row, rows, first, beneath) {
   const content = column.cell ? column.cell(row) : String(column.value(row) ?? "–");
   const parts = Array.isArray(content) ? content : [content];
-  if (i === 0) return make("th", { scope: "row" }, ...parts);
+  if (first) return make("th", { scope: "row" }, ...parts, beneath.length ? underneath(beneath) : null);
   const classes = [];
   const value = column.value(row);
   if (column.number) classes.push("number");
@@ -41,9 +54,18 @@ function tableCell(column, row, rows, i) {
   return make("td", { class: classes.join(" ") || null }, ...parts);
 }
 
+// Short parts stay whole, and more than a few words get room for them.
+function underneath(texts) {
+  const parts = texts.map((text) => make("span", { class: text.length <= 18 ? "whole" : null }, text));
+  return make("small", { class: texts.join(", ").length > 16 ? "fold long" : "fold" }, ...parts.flatMap((part, i) => (i ? [", ", part] : [part])));
+}
+
+// The best of those of its problem that may be; of one alone nothing is said.
 function isBest(column, row, rows) {
-  const rivals = rows.filter((other) => other.problem === row.problem).map(column.value).filter((v) => v !== null && v !== undefined);
-  return rivals.length > 1 && rivals.every((v) => column.best * v <= column.best * column.value(row));
+  const rivals = rows.filter((other) => other.problem === row.problem && (column.value(other) ?? null) !== null);
+  const enters = column.enters ?? (() => true);
+  const better = (other) => enters(other) && column.best * column.value(other) > column.best * column.value(row);
+  return rivals.length > 1 && enters(row) && !rivals.some(better);
 }
 
 // What is absent comes last, up or down.
@@ -56,9 +78,11 @@ function compareBy(column, down, a, b) {
 
 // Columns only for what differs: data set, skew, setting.
 const problemColumns = () =>
-  Object.values(FILTERS)
-    .filter((filter) => new Set(data.problems.map(filter.of)).size > 1)
-    .map((filter) => ({ title: filter.title, value: (row) => filter.of(data.problems[row.problem]) }));
+  Object.entries(FILTERS)
+    .filter(([, filter]) => new Set(data.problems.map(filter.of)).size > 1)
+    .map(([key, { title, of }]) => ({ title, value: (row) => of(data.problems[row.problem]), fold: (row) => data.problems[row.problem][key] }));
+
+const seedsColumn = (value) => ({ title: "Seeds", number: true, value, fold: (row) => (value(row) === 1 ? "one\u00a0seed" : `${value(row)}\u00a0seeds`) });
 
 const methodColumn = { title: "Method", value: (row) => data.methods[row.method] };
 
@@ -69,17 +93,15 @@ function spreadColumn(title, key, digits, best) {
     cell: (group) => {
       const found = group.row[key];
       if (!found) return "–";
-      const spread = found.sd === null ? "" : ` ± ${fixed(found.sd, digits)}`;
+      const spread = found.sd === null ? " n = 1" : ` ± ${fixed(found.sd, digits)}`;
       return [fixed(found.mean, digits), make("span", { class: "sd" }, spread)];
     },
   };
 }
 
 function drawTable() {
-  const columns = [
-    { ...methodColumn, cell: (group) => [data.methods[group.method], ...group.unfinished.map((text) => make("small", { class: "mark" }, text))] },
-    ...problemColumns(),
-    { title: "Seeds", number: true, value: (group) => group.counted },
+  const rows = data.groups.filter(shows);
+  const numbers = [
     spreadColumn("Accuracy %", "accuracy", 2, 1),
     spreadColumn("Last %", "last", 2, 1),
     spreadColumn("Best %", "best", 2, 1),
@@ -90,13 +112,26 @@ function drawTable() {
     spreadColumn("s / round", "seconds", 2),
     spreadColumn("MB / round", "megabytes", 2),
   ];
-  table("table-all", "All numbers", columns, data.groups.filter(shows));
+  const columns = [
+    { ...methodColumn, cell: (group) => [data.methods[group.method], ...group.unfinished.map((text) => make("small", { class: "mark" }, text))] },
+    ...problemColumns(),
+    seedsColumn((group) => group.counted),
+    ...numbers.filter((column, i) => i === 0 || rows.some((row) => column.value(row) !== null)),
+  ];
+  table("table-all", "All numbers", columns, rows);
 }
 
-const pValue = (p) => (p === null ? "–" : p < 0.001 ? "<0.001" : p.toFixed(3));
+// With as many digits as it takes to see on which side of 0.05 it lies.
+function pValue(p) {
+  if (p === null) return "–";
+  let digits = 3;
+  while (p < 0.05 && Number(p.toFixed(digits)) >= 0.05) digits += 1;
+  return p < 0.001 ? "<0.001" : p.toFixed(digits);
+}
+
 const badge = (verdict) => make("span", { class: `badge ${verdict === "one seed" ? "" : verdict}` }, verdict);
 
-// The pairs that the select box asks for, each as the first method less the base.
+// The pairs that the select box asks for, each as the first method minus the base.
 function differences() {
   const base = at("difference-base").value;
   const open = data.pairs.filter((pair) => showsProblem(pair.problem) && showsMethod(pair.a) && showsMethod(pair.b));
@@ -113,14 +148,14 @@ function drawDifferences() {
   const signed = (v) => (v === null ? "–" : (v > 0 ? "+" : "") + fixed(v, 2));
   const columns = [
     methodColumn,
-    { title: "less", value: (row) => data.methods[row.b] },
+    { title: "minus", value: (row) => data.methods[row.b], fold: (row) => `minus ${data.methods[row.b]}` },
     ...problemColumns(),
-    { title: "Seeds", number: true, value: (row) => row.n },
+    seedsColumn((row) => row.n),
     { title: "Difference", number: true, value: (row) => row.mean, cell: (row) => signed(row.mean) },
+    { title: "Verdict", value: (row) => row.verdict, cell: (row) => [badge(row.verdict)] },
     { title: "95 % interval", number: true, value: (row) => row.low, cell: (row) => (row.low === null ? "–" : `${signed(row.low)} to ${signed(row.high)}`) },
     { title: "p", number: true, value: (row) => row.p, cell: (row) => pValue(row.p) },
     { title: "p, Holm", number: true, value: (row) => row.holm, cell: (row) => pValue(row.holm) },
-    { title: "Verdict", value: (row) => row.verdict, cell: (row) => [badge(row.verdict)] },
     ...(data.pairs.some((pair) => pair.end) ? [{ title: "To round", number: true, value: (row) => row.end, cell: (row) => String(row.end ?? "the end") }] : []),
   ];
   table("table-differences", "Differences", columns, differences());
@@ -146,11 +181,17 @@ function drawCost() {
     const of = (i) => mean(hits.map((step) => step[i]));
     return { ...group, aim, hits: hits.length, rounds: of(0), seconds: of(1), megabytes: of(2) };
   });
-  const number = (title, key, digits) => ({ title, number: true, best: -1, value: (row) => row[key], cell: (row) => fixed(row[key], digits) });
+  // Of a run that was not measured every round it is known by when the target was reached, not when.
+  const mixed = (row) => new Set(rows.filter((other) => other.problem === row.problem && other.hits).map((other) => other.coarse)).size > 1;
+  const enters = (row) => row.hits === row.seeds.length && !mixed(row);
+  const number = (title, key, digits) => ({
+    title, number: true, best: -1, enters, value: (row) => row[key],
+    cell: (row) => (row.coarse && row[key] !== null ? "≤ " : "") + fixed(row[key], digits),
+  });
   const columns = [
     methodColumn,
     ...problemColumns(),
-    { title: "Target %", number: true, value: (row) => row.aim, cell: (row) => fixed(row.aim, 1) },
+    { title: "Target %", number: true, value: (row) => row.aim, cell: (row) => fixed(row.aim, 1), fold: (row) => `target ${fixed(row.aim, 1)}\u00a0%` },
     { title: "Reached by", number: true, value: (row) => row.hits / row.seeds.length, cell: (row) => `${row.hits} of ${row.seeds.length}` },
     number("Rounds", "rounds", 1),
     number("Seconds", "seconds", 1),
@@ -163,7 +204,7 @@ function drawRuns() {
   const columns = [
     methodColumn,
     ...problemColumns(),
-    { title: "Seed", number: true, value: (run) => run.seed },
+    { title: "Seed", number: true, value: (run) => run.seed, fold: (run) => `seed ${run.seed}` },
     { title: "Rounds", value: (run) => run.state, cell: (run) => (run.state.startsWith("unfinished") ? [make("span", { class: "mark" }, run.state)] : run.state) },
     { title: "Device", value: (run) => run.device },
     { title: "Precision", value: (run) => run.precision },
