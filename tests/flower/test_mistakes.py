@@ -20,7 +20,7 @@ MISTAKES: dict[str, tuple[Mapping[str, Any], str]] = {
 
 @pytest.mark.timeout(240)
 def test_a_mistake_ends_the_run_as_failed_without_a_traceback(federation: Federation) -> None:
-    there = federation.folder / "runs" / "other-run"
+    there = federation.project / "runs" / "other-run"
     settings = {**TINY, "data.name": str(federation.data), "run.out": str(there), "method.name": "scaffold"}
     with RunFolder(there) as folder:  # of another run
         folder.start(deployment_of(settings).config, [])
