@@ -92,6 +92,19 @@ def test_the_readme_says_what_the_units_assume(project: Path) -> None:
         assert (project / name).exists()
 
 
+def test_the_commands_that_install_are_the_same_everywhere(project: Path) -> None:
+    """Torch first, alone and pinned, as the Makefile does it."""
+    top = Path(__file__).parents[2]
+    made = subprocess.run(
+        ["make", "--dry-run", "--always-make", "install-flower"], cwd=top, check=True, capture_output=True, text=True
+    ).stdout
+    assert re.search(r"pip install .*--constraint constraints-flower.txt torch\n", made)
+    for page in (top / "docs" / "how-to" / "deploy.md", project / "README.md"):
+        text = page.read_text()
+        first, then = text.index("--constraint constraints-flower.txt torch\n"), text.index("-flower.txt '.[flower]'")
+        assert first < then and "'fedacd[" not in text
+
+
 def test_keys_are_the_owner_s_alone_and_the_certificate_names_the_hosts(project: Path) -> None:
     subprocess.run(["./make-keys.sh", "2", "federation.example.org", "10.1.2.3"], cwd=project, check=True)
     keys = project / "keys"
