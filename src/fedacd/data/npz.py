@@ -1,6 +1,7 @@
 """An .npz file with x_train, y_train, x_test, y_test and, if wanted, class_names."""
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,7 +14,7 @@ from fedacd.errors import DataError
 _NEEDED = ("x_train", "y_train", "x_test", "y_test")
 
 
-def read_npz(path: Path) -> Dataset:
+def read_npz(path: Path, *, share: bool = False) -> Dataset:
     """The data set in a file; it takes the file's name."""
     arrays = _read(path)
     if missing := [key for key in _NEEDED if key not in arrays]:
@@ -22,7 +23,9 @@ def read_npz(path: Path) -> Dataset:
     if class_names is not None and class_names.ndim != 1:
         raise DataError(f"{path}: class_names has shape {class_names.shape}: must be [C], one name a class.")
     try:
-        return Dataset.from_arrays(*(arrays[key] for key in _NEEDED), class_names=class_names, name=path.stem)
+        return Dataset.from_arrays(
+            *(arrays[key] for key in _NEEDED), class_names=class_names, name=path.stem, share=share
+        )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -40,7 +43,21 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
             stream.seek(0)
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.lib.npyio.NpzFile):
-                return {key: file[key] for key in (*_NEEDED, "class_names") if key in file}
+                return {key: _plain(file, key, path) for key in (*_NEEDED, "class_names") if key in file}
+    except DataError:
+        raise
     except Exception as error:  # zip, zlib and numpy's header parser each have errors of their own
         raise DataError(f"cannot read {path}: {error}.") from None
     raise DataError(f"{path} holds a single array: must be an .npz file with {', '.join(_NEEDED)}.")
+
+
+def _plain(file: Mapping[str, NDArray[Any]], key: str, path: Path) -> NDArray[Any]:
+    """An array of the file. Objects are pickles, which can run any program."""
+    try:
+        return file[key]
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        whole = "np.stack(images), all of one size and uint8" if key[0] == "x" else "np.array(labels, np.int64)"
+        cure = "np.array(names, str)" if key == "class_names" else whole
+        raise DataError(f"{path}: {key} is an array of objects, which is not read: save it as {cure}.") from None
