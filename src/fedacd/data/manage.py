@@ -42,11 +42,11 @@ def get(name: str, *, source: str | None = None, progress: Progress | None = Non
     return load(name)
 
 
-def import_data(source: str, *, name: str | None = None, size: int | None = None) -> Dataset:
+def import_data(source: str, *, name: str | None = None, size: int | None = None, test: float | None = None) -> Dataset:
     """Make a cache of an .npz file or of a folder of class folders, and return the data set.
 
     `name` is that of the file or folder if not given; nothing is overwritten. `size` brings the images of a folder to
-    size x size.
+    size x size. `test` splits a source without a test set: this part of every class is set aside, always the same.
     """
     if name is None:
         path = Path(source)
@@ -58,9 +58,9 @@ def import_data(source: str, *, name: str | None = None, size: int | None = None
     with _making(name):
         if place.exists():
             raise DataError(f"{place} is there already, and nothing is overwritten: remove it first, or choose --name.")
-        dataset = as_named(read_path(source, size), name, source)
+        dataset = as_named(read_path(source, size, test), name, source)
         with cache.building(name) as folder:
-            cache.write(folder, dataset, source)
+            cache.write(folder, dataset, source if test is None else f"{source} (--test {test:g})")
     return load(name)
 
 

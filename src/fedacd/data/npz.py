@@ -1,4 +1,7 @@
-"""An .npz file with x_train, y_train, x_test, y_test and, if wanted, class_names."""
+"""An .npz file with x_train, y_train, x_test, y_test and, if wanted, class_names.
+
+Without a test set it can be split: then x_train and y_train are enough, or x and y.
+"""
 
 import zipfile
 from collections.abc import Mapping
@@ -9,16 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedacd.data.dataset import Dataset
+from fedacd.data.split import stratified
 from fedacd.errors import DataError
 
 _NEEDED = ("x_train", "y_train", "x_test", "y_test")
+_TO_SPLIT = (("x_train", "y_train"), ("x", "y"))
 
 
-def read_npz(path: Path, *, share: bool = False) -> Dataset:
-    """The data set in a file; it takes the file's name."""
+def read_npz(path: Path, test: float | None = None, *, share: bool = False) -> Dataset:
+    """The data set in a file; it takes the file's name. `test` is the part of every class that is set aside as such."""
     arrays = _read(path)
+    if test is not None:
+        arrays |= _split(arrays, path, test)
     if missing := [key for key in _NEEDED if key not in arrays]:
-        raise DataError(f"{path} lacks {', '.join(missing)}: must hold {', '.join(_NEEDED)}.")
+        raise DataError(
+            f"{path} lacks {', '.join(missing)}: must hold {', '.join(_NEEDED)}."
+            + (f" `fedacd data import {path} --test 0.2` sets a part aside as the test set." if _pair(arrays) else "")
+        )
     class_names = arrays.get("class_names")
     if class_names is not None and class_names.ndim != 1:
         raise DataError(f"{path}: class_names has shape {class_names.shape}: must be [C], one name a class.")
@@ -28,6 +38,28 @@ def read_npz(path: Path, *, share: bool = False) -> Dataset:
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _pair(arrays: Mapping[str, NDArray[Any]]) -> tuple[str, str] | None:
+    """The names of images and labels that can be split."""
+    if "x_test" in arrays or "y_test" in arrays:
+        return None
+    return next((pair for pair in _TO_SPLIT if arrays.keys() >= set(pair)), None)
+
+
+def _split(arrays: Mapping[str, NDArray[Any]], path: Path, test: float) -> dict[str, NDArray[Any]]:
+    pair = _pair(arrays)
+    if pair is None:
+        raise DataError(
+            f"{path} cannot be split by --test: must hold x and y, or x_train and y_train, and no test set."
+        )
+    x, y = (arrays[key] for key in pair)
+    if y.ndim != 1 or x.shape[:1] != y.shape:
+        raise DataError(
+            f"{path}: {pair[0]} has shape {x.shape} and {pair[1]} {y.shape}: must be as many, [N, ...] and [N]."
+        )
+    is_test = stratified(y, test)
+    return {"x_train": x[~is_test], "y_train": y[~is_test], "x_test": x[is_test], "y_test": y[is_test]}
 
 
 def _is_array(stream: BinaryIO) -> bool:
@@ -43,7 +75,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
             stream.seek(0)
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.lib.npyio.NpzFile):
-                return {key: _plain(file, key, path) for key in (*_NEEDED, "class_names") if key in file}
+                return {key: _plain(file, key, path) for key in (*_NEEDED, "x", "y", "class_names") if key in file}
     except DataError:
         raise
     except Exception as error:  # zip, zlib and numpy's header parser each have errors of their own

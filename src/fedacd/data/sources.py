@@ -42,19 +42,22 @@ def _find(name: str, share: bool) -> Dataset:
     raise DataError(unknown("data set", name, [*NAMED, *cache.names()]))
 
 
-def read_path(source: str, size: int | None = None, *, share: bool = False) -> Dataset:
-    """The data set in an .npz file or in a folder of class folders, whose images are then brought to `size`."""
+def read_path(source: str, size: int | None = None, test: float | None = None, *, share: bool = False) -> Dataset:
+    """The data set in an .npz file or in a folder of class folders, whose images are then brought to `size`.
+
+    `test` is the part of every class that is set aside as the test set of a source without one.
+    """
     path = cache.user_path(source)
     try:
         if path.is_dir():
-            return read_folder(path, size)
+            return read_folder(path, size, test)
         if not path.exists():
             raise DataError(f"there is no file or folder {source}: must be an .npz file or a folder of class folders.")
         if path.suffix != ".npz":
             raise DataError(f"{source} is neither an .npz file nor a folder of class folders.")
         if size is not None:
             raise DataError(f"size = {size} with {source}: only the images of a folder can be brought to another size.")
-        return read_npz(path, share=share)
+        return read_npz(path, test, share=share)
     except OSError as error:
         raise DataError(f"cannot read {source}: {error}.") from None
 
