@@ -104,12 +104,25 @@ def _download(known: Named, file: File, source: str | None, progress: Progress) 
     base = source if source is not None else known.address
     url = base if source is not None and len(known.files) == 1 else f"{base.rstrip('/')}/{file.name}"
     if not path.exists():
-        download.fetch(url, part, progress)
+        try:
+            download.fetch(url, part, progress)
+        except DataError as error:
+            raise DataError(f"{error} {_by_hand(known)}") from None
         part.rename(path)
     if (actual := download.md5(path)) != file.md5:
         path.unlink()
         raise DataError(f"{url}: the md5 is {actual}, must be {file.md5}; the file was removed.")
     return path
+
+
+def _by_hand(known: Named) -> str:
+    channels, height, width = known.shape
+    names = " and ".join(file.name for file in known.files)
+    return (
+        f"Without a network, bring {names} here and give the path with --from, or put {cache.root() / known.name}.npz "
+        f"there, with x_train and x_test, uint8 [N, {height}, {width}, {channels}], and y_train and y_test, labels 0 "
+        f"to {known.num_classes - 1}."
+    )
 
 
 def _convert(known: Named, files: Sequence[Path], source: str | None, progress: Progress) -> None:
