@@ -1,6 +1,7 @@
 # make demo    train FedAvg and FedACD on scikit-learn's digits, compare them, write a report
 # make test    every check: format, lint, types, tests
-# make test-flower      the deployment, with real processes, in an environment of its own
+# make install-flower   fedacd with Flower, in an environment of its own
+# make test-flower      the deployment, with real processes, in that environment
 # make flower-equality  every method deployed beside its simulation
 # make flower-faults    20 rounds with sites that die and sleep, and servers that are killed
 # make flower-overhead  seconds per round beside Flower's own FedAvg, at 1, 4 and 8 sites (SITES="1 4 8")
@@ -15,7 +16,7 @@ SITES ?= 1 4 8
 
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test test-flower flower-equality flower-faults flower-overhead install clean
+.PHONY: demo test test-flower flower-equality flower-faults flower-overhead install install-flower clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedacd sweep --dataset digits --method fedavg,fedacd --clients 20 --beta 0.1 \
@@ -42,6 +43,8 @@ flower-overhead: $(FLOWER_INSTALLED)
 
 install: $(INSTALLED)
 
+install-flower: $(FLOWER_INSTALLED)
+
 # torch comes first and alone, at its pinned version, so that no other package's range decides which build is fetched.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedacd needs Python 3.11 or later")'
@@ -52,6 +55,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 # Flower wants older versions of typer and rich than constraints.txt has, so it lives apart.
 $(FLOWER_INSTALLED): pyproject.toml constraints-flower.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedacd needs Python 3.11 or later")'
 	$(PYTHON) -m venv .venv-flower
 	$(FLOWER)/pip install --quiet --constraint constraints-flower.txt torch
 	$(FLOWER)/pip install --quiet --constraint constraints-flower.txt --editable '.[flower,flower-dp]' \

@@ -57,11 +57,14 @@ def data_check(name: Annotated[str, typer.Argument(help="A name, an .npz file or
 
 @data_app.command("import")
 def data_import(
-    source: Annotated[str, typer.Argument(help="An .npz file, or a folder with train/ and test/ or val/.")],
+    source: Annotated[str, typer.Argument(help="An .npz file, or a folder with train/ and test/ or val/; see --test.")],
     name: Annotated[str | None, typer.Option(help="What to call it; the file's or folder's own name.")] = None,
     size: Annotated[int | None, typer.Option(help="Bring the images of a folder to SIZE x SIZE.")] = None,
+    test: Annotated[
+        float | None, typer.Option(help="Where there is no test set: set this part of every class aside, such as 0.2.")
+    ] = None,
 ) -> None:
     """Convert an .npz file or a folder of class folders once, for use by name."""
     with reporting():
-        dataset = data.import_data(source, name=name, size=size)
+        dataset = data.import_data(source, name=name, size=size, test=test)
     console.print(f"Use it with --dataset {dataset.name}", markup=False)

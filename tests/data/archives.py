@@ -72,8 +72,8 @@ class Sample:
         rng = np.random.default_rng(seed)
         self.x_train = rng.integers(0, 256, (num_train, side, side, channels), dtype=np.uint8)
         self.x_test = rng.integers(0, 256, (num_test, side, side, channels), dtype=np.uint8)
-        self.y_train = rng.integers(0, num_classes, num_train)
-        self.y_test = rng.integers(0, num_classes, num_test)
+        self.y_train = rng.permutation(np.arange(num_train) % num_classes)
+        self.y_test = rng.choice(self.y_train, num_test)
         self.class_names = [f"class {label}" for label in range(num_classes)]
 
     def same(self, other: Any) -> bool:

@@ -33,7 +33,15 @@ class TestFromArrays:
         assert np.array_equal(dataset.y_test, [0, 1])
 
     def test_names_are_numbers_where_none_are_given(self) -> None:
-        assert make(y_test=[0, 3]).class_names == ("0", "1", "2", "3")
+        assert make().class_names == ("0", "1", "2")
+
+    def test_named_classes_may_have_no_image(self) -> None:
+        assert make(class_names=list("abcde")).num_classes == 5
+
+    def test_a_share_may_lack_classes(self) -> None:
+        """A client's: three of the four classes are in its test set alone, or nowhere."""
+        share = make(y_train=[2] * 6, y_test=[0, 3], share=True)
+        assert share.num_classes == 4 and set(share.y_train.tolist()) == {2}
 
     def test_grey_images_get_a_channel(self) -> None:
         dataset = make(x_train=X[..., 0], x_test=X[:2, ..., 0])
@@ -84,7 +92,21 @@ class TestFromArrays:
             ({"y_train": list("abcabc")}, "y_train has dtype <U1: must be whole numbers"),
             ({"y_train": [0, 1, -1, 0, 1, -2]}, r"y_train\[2\] = -1: labels must be 0 to 1"),
             ({"y_train": [-1] * 6, "y_test": [-1, -1]}, r"y_train\[0\] = -1: labels must be 0 or more"),
-            ({"y_test": [0, 7], "class_names": ["abc"] * 3}, r"y_test\[1\] = 7: labels must be 0 to 2"),
+            (
+                {"y_test": [0, 7], "class_names": ["abc"] * 3},
+                r"y_test\[1\] = 7: labels must be 0 to 2, since class_names",
+            ),
+            ({"class_names": ["a", "b"]}, r"y_train\[2\] = 2: .* 0 to 1, since class_names has 2 names\."),
+            (
+                {"y_train": Y + 1, "y_test": Y[:2] + 1},
+                r"no image has the label 0: without class_names, .* Give class_names, or .*return_inverse=True\)\[1\]",
+            ),
+            ({"y_train": Y * 2, "y_test": Y[:2] * 2}, "no image has the label 1: without class_names"),
+            ({"y_test": [0, 3]}, "y_test has the label 3, which y_train lacks: every class must be in train"),
+            (
+                {"y_test": [0, 3], "class_names": list("abcd")},
+                r"y_test has the label 3 \('d'\), which y_train lacks: every class must be in train",
+            ),
             ({"y_train": [0] * 6, "y_test": [0, 0]}, "all labels are 0: there must be 2 classes or more"),
             ({"class_names": ["a"]}, r"class_names = \['a'\]: must be 2 names or more"),
             ({"class_names": []}, r"class_names = \[\]: must be 2 names or more"),
@@ -104,7 +126,7 @@ class TestFromArrays:
 class TestStatistics:
     @given(hnp.arrays(np.uint8, st.tuples(*[st.integers(1, 7)] * 3, st.sampled_from([1, 3]))))
     def test_equal_those_of_numpy(self, x: Any) -> None:
-        dataset = Dataset.from_arrays(x, [0] * len(x), x, [1] * len(x))
+        dataset = Dataset.from_arrays(x, [0] * len(x), x, [0] * len(x), class_names=["a", "b"])
         flat = x.reshape(-1, x.shape[3]) / 255
         assert dataset.mean == pytest.approx(flat.mean(0), rel=1e-12)
         varies = np.ptp(x.reshape(-1, x.shape[3]), axis=0) > 0

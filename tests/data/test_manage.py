@@ -89,6 +89,18 @@ class TestGetByName:
         assert SAMPLE.same(get("cifar10"))
         assert cifar10.asked[1][1] is not None
 
+    def test_without_a_network_it_is_said_what_to_do_by_hand(self, register: Register, root: Path) -> None:
+        register("cifar10", {FILE: TAR}, address="http://127.0.0.1:1/")
+        with pytest.raises(DataError, match="cannot reach") as failed:
+            get("cifar10")
+        assert f"bring {FILE} here and give the path with --from" in str(failed.value)
+        assert "x_train and x_test, uint8 [N, 32, 32, 3], and y_train and y_test, labels 0 to 9." in str(failed.value)
+        path = root / "cifar10.npz"
+        assert f"or put {path} there" in str(failed.value)
+        path.write_bytes(SAMPLE.npz())
+        assert SAMPLE.same(load("cifar10"))
+        assert load("cifar10").defaults["data.crop"] == 4
+
     def test_a_whole_archive_from_before_needs_no_network(self, cifar10: Site, root: Path) -> None:
         (root / "downloads").mkdir(parents=True)
         (root / "downloads" / FILE).write_bytes(TAR)

@@ -44,12 +44,11 @@ class Federation:
         self._port, self._site_port = _free_ports(2, num_sites)
 
     def __enter__(self) -> Self:
-        init(self.project)
+        init(self.folder / "as-written")
+        (self.folder / "as-written").rename(self.project)  # a project can be moved
         digits = load("digits")  # as a file: sites then need no scikit-learn, whose import takes seconds
         arrays = {name: getattr(digits, name) for name in ("x_train", "y_train", "x_test", "y_test")}
         np.savez(self.data, **arrays)
-        config = self.project / "flwr-home" / "config.toml"
-        config.write_text(config.read_text().replace("127.0.0.1:8000", f"127.0.0.1:{self._port}"))
         subprocess.run(["./make-keys.sh", str(self.num_sites + 1)], cwd=self.project, check=True, capture_output=True)
         self.start_server()
         try:
@@ -68,7 +67,7 @@ class Federation:
     # Processes.
 
     def start_server(self) -> None:
-        self._start("superlink", ["./superlink.sh", str(self._port)])
+        self._start("superlink", ["./superlink.sh"])
         _until(lambda: _answers(self._port), 60, "the SuperLink does not listen")
 
     def register(self, site: int) -> None:
@@ -77,7 +76,7 @@ class Federation:
     def start_site(self, site: int, *, key: int | None = None, again: bool = True) -> None:
         """As a service is: where the SuperLink still takes its killed forerunner for alive, it tries `again`."""
         config = f"partition-id={site} num-partitions={self.num_sites} data='{self.data}' threads=1"
-        command = shlex.join(["./supernode.sh", str(site if key is None else key), config, f"127.0.0.1:{self._port}"])
+        command = shlex.join(["./supernode.sh", str(site if key is None else key), config])
         self._start(f"site-{site}", ["bash", "-c", f"until {command}; do sleep 3; done" if again else command])
 
     def _start(self, name: str, command: list[str]) -> None:
@@ -110,8 +109,7 @@ class Federation:
         return env | {
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_HOME": str(self.project / "flwr-home"),
+            "SUPERLINK": f"127.0.0.1:{self._port}",
             "SITE_PORT": str(self._site_port),
         }
 
@@ -119,15 +117,21 @@ class Federation:
 
     def flwr(self, *arguments: str) -> str:
         done = subprocess.run(
-            ["flwr", *arguments], cwd=self.project, env=self._env(), capture_output=True, text=True, check=False
+            ["./flwr.sh", *arguments], cwd=self.project, env=self._env(), capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def submit(self, name: str, settings: Mapping[str, Any]) -> Path:
         """Start a run; its folder."""
-        out = self.folder / "runs" / name
-        config = {**TINY, "data.name": str(self.data), "run.out": str(out), "flower.round_seconds": 60, **settings}
+        out = self.project / "runs" / name
+        config = {
+            **TINY,
+            "data.name": str(self.data),
+            "run.out": f"runs/{name}",
+            "flower.round_seconds": 60,
+            **settings,
+        }
         text = (self.project / "pyproject.toml").read_text()
         head = text[: text.index("[tool.flwr.app.config]")]
         lines = [f"{key} = {_toml(value)}" for key, value in config.items()]

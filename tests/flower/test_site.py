@@ -29,6 +29,16 @@ def test_data_of_its_own_need_no_partition(central: Central, tmp_path: Path, dig
     assert float(own.train(central.state.server.shared).told["n"]) == 40
 
 
+def test_an_npz_file_without_names_may_lack_classes(central: Central, tmp_path: Path, digits: Dataset) -> None:
+    """A site's skewed share: two of the run's ten digits, and a test set of all."""
+    some = np.flatnonzero(np.isin(digits.y_train, [1, 3]))
+    x, y = digits.x_train[some], digits.y_train[some]
+    for name, test in (("all", np.arange(len(digits.y_test))), ("own", np.flatnonzero(digits.y_test == 1))):
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=digits.x_test[test], y_test=digits.y_test[test])
+        own = site(central, 2, tmp_path, data=str(tmp_path / f"{name}.npz"), num_partitions=None)
+        assert float(own.train(central.state.server.shared).told["n"]) == len(some)
+
+
 THREE = ("cat", "dog", "horse")
 NUMBERS = ("0", "1", "2")
 

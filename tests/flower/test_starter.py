@@ -1,6 +1,7 @@
 """The project that `fedacd flower init` writes."""
 
 import os
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -23,24 +24,85 @@ def test_its_settings_are_a_deployment_that_is_ready(project: Path) -> None:
     assert app["components"] == {"serverapp": "fedacd.flower.server:app", "clientapp": "fedacd.flower.client:app"}
     nested = {f"{section}.{key}": value for section, keys in app["config"].items() for key, value in keys.items()}
     ready = deployment_of(nested)
-    assert ready.config.partition.clients == 4 and ready.config.run.out == str(project / "runs" / "first")
+    assert ready.config.partition.clients == 4 and ready.config.run.out == "runs/first"
 
 
-def test_no_mark_is_left_and_scripts_are_sound(project: Path) -> None:
+def test_it_is_whole_and_its_scripts_are_sound(project: Path) -> None:
     files = [path for path in project.rglob("*") if path.is_file()]
-    assert {path.name for path in files} >= {"README.md", ".gitignore", "config.toml", "fedacd-superlink.service"}
-    assert not any("@DIR@" in path.read_text() for path in files)
+    assert {path.name for path in files} >= {"README.md", ".gitignore", "federation.env", "fedacd-superlink.service"}
     scripts = [path for path in files if path.suffix == ".sh"]
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     for script in scripts:
         assert os.access(script, os.X_OK)
         subprocess.run(["bash", "-n", script], check=True)
+
+
+def _called(script: Path, *arguments: str, **environment: str) -> str:
+    """What a script calls, with its settings, where Flower's commands only say so."""
+    commands = script.parent / "venv" / "bin"
+    commands.mkdir(parents=True, exist_ok=True)
+    for name in ("flwr", "flower-superlink", "flower-supernode"):
+        (commands / name).write_text(f'#!/bin/sh\necho "{name} $* in $FLWR_HOME, telemetry $FLWR_TELEMETRY_ENABLED"\n')
+        (commands / name).chmod(0o755)
+    plain = {key: value for key, value in os.environ.items() if key not in ("SUPERLINK", "LISTEN", "SITE_PORT")}
+    done = subprocess.run([script, *arguments], env=plain | environment, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_nothing_written_or_made_depends_on_where_the_folder_lies(project: Path, tmp_path: Path) -> None:
+    assert not any(str(tmp_path) in path.read_text() for path in project.rglob("*") if path.is_file())
+    assert _called(project / "flwr.sh", "list") == f"flwr list in {project}/flwr-home, telemetry 0"
+    moved = project.rename(tmp_path / "elsewhere")
+    assert _called(moved / "flwr.sh", "list") == f"flwr list in {moved}/flwr-home, telemetry 0"
+    connection = tomllib.loads((moved / "flwr-home" / "config.toml").read_text())["superlink"]["federation"]
+    assert connection == {"address": "127.0.0.1:8000", "root-certificates": f"{moved}/keys/ca.crt"}
+    assert f"--node-config state='{moved}/state/site-2' partition-id=2" in _called(
+        moved / "supernode.sh", "2", "partition-id=2"
+    )
+
+
+def test_one_file_says_where_the_server_is(project: Path) -> None:
+    assert "--host 127.0.0.1 --port 8000 " in _called(project / "superlink.sh")
+    env = project / "federation.env"
+    text = env.read_text().replace("127.0.0.1:8000", "federation.example.org:9443").replace("127.0.0.1}", "0.0.0.0}")
+    env.write_text(text)
+    assert "--host 0.0.0.0 --port 9443 " in _called(project / "superlink.sh")
+    assert "--superlink federation.example.org:9443 " in _called(project / "supernode.sh", "0", "")
+    _called(project / "flwr.sh")
+    assert 'address = "federation.example.org:9443"' in (project / "flwr-home" / "config.toml").read_text()
+    assert "--superlink other:1 " in _called(project / "supernode.sh", "0", "", SUPERLINK="other:1")
 
 
 def test_there_is_no_plain_text_mode_in_it(project: Path) -> None:
     said = "".join(path.read_text() for path in project.rglob("*") if path.is_file())
     assert "insecure" not in said
     assert "--enable-supernode-auth" in said and "--auth-supernode-private-key" in said
+
+
+def test_the_readme_says_what_the_units_assume(project: Path) -> None:
+    """Every folder and user of the units is made by a command of the README; every file that it names is there."""
+    readme, units = (project / "README.md").read_text(), [path.read_text() for path in (project / "systemd").iterdir()]
+    assert len(units) == 2
+    for unit in units:
+        assert "User=fedacd" in unit and "useradd" in readme and "/usr/sbin/nologin fedacd\n" in readme
+        for path in re.findall(r"(/(?:opt|etc)/fedacd)", unit):
+            assert re.search(rf"sudo mkdir -p .*{path}\b", readme)
+        assert (match := re.search(r"ExecStart=/opt/fedacd/(\S+)", unit)) and (project / match[1]).exists()
+    for name in re.findall(r"systemd/fedacd[\w@-]+\.service", readme):
+        assert (project / name).exists()
+
+
+def test_the_commands_that_install_are_the_same_everywhere(project: Path) -> None:
+    """Torch first, alone and pinned, as the Makefile does it."""
+    top = Path(__file__).parents[2]
+    made = subprocess.run(
+        ["make", "--dry-run", "--always-make", "install-flower"], cwd=top, check=True, capture_output=True, text=True
+    ).stdout
+    assert re.search(r"pip install .*--constraint constraints-flower.txt torch\n", made)
+    for page in (top / "docs" / "how-to" / "deploy.md", project / "README.md"):
+        text = page.read_text()
+        first, then = text.index("--constraint constraints-flower.txt torch\n"), text.index("-flower.txt '.[flower]'")
+        assert first < then and "'fedacd[" not in text
 
 
 def test_keys_are_the_owner_s_alone_and_the_certificate_names_the_hosts(project: Path) -> None:

@@ -63,11 +63,14 @@ class Dataset:
         class_names: Iterable[str] | None = None,
         name: str = "arrays",
         defaults: Mapping[str, object] | None = None,
+        share: bool = False,
     ) -> "Dataset":
         """Make one from arrays, tensors or lists: uint8 images [N, H, W, channels] or [N, H, W], labels 0 to C-1.
 
-        The number of classes C is that of `class_names`, otherwise the largest label + 1. `defaults` go before those
-        that the size of the images suggests. Nothing is copied that has the right form already.
+        The number of classes C is that of `class_names`, otherwise the largest label + 1, and then every label must
+        occur. A class of the test set must be in train, too. Neither holds for a client's `share` of a data set.
+        `defaults` go before those that the size of the images suggests. Nothing is copied that has the right form
+        already.
         """
         train, test = _images(x_train, "x_train"), _images(x_test, "x_test")
         if train.shape[1:] != test.shape[1:]:
@@ -75,7 +78,7 @@ class Dataset:
                 f"x_test holds images of {_size(test)}, x_train of {_size(train)}: "
                 "height, width and channels must be the same."
             )
-        names, labels, test_labels = _labelled(y_train, y_test, class_names)
+        names, labels, test_labels = _labelled(y_train, y_test, class_names, share)
         for which, x, y in (("train", train, labels), ("test", test, test_labels)):
             if len(x) != len(y):
                 raise DataError(f"x_{which} has {len(x)} images but y_{which} has {len(y)} labels: must be as many.")
@@ -193,7 +196,9 @@ def _labels(value: Any, field_name: str) -> NDArray[Any]:
     return y
 
 
-def _labelled(y_train: Any, y_test: Any, class_names: Iterable[str] | None) -> tuple[tuple[str, ...], Labels, Labels]:
+def _labelled(
+    y_train: Any, y_test: Any, class_names: Iterable[str] | None, share: bool
+) -> tuple[tuple[str, ...], Labels, Labels]:
     """The class names and both arrays of labels, which fit each other."""
     train, test = _labels(y_train, "y_train"), _labels(y_test, "y_test")
     if isinstance(class_names, str):
@@ -202,25 +207,44 @@ def _labelled(y_train: Any, y_test: Any, class_names: Iterable[str] | None) -> t
     if names is not None and len(names) < 2:
         raise DataError(f"class_names = {list(names)}: must be 2 names or more.")
     limit = int(max(train.max(), test.max())) + 1 if names is None else len(names)
-    check_labels(train, "y_train", min(limit, _MOST_CLASSES))
-    check_labels(test, "y_test", min(limit, _MOST_CLASSES))
+    why = "" if names is None else f", since class_names has {len(names)} names"
+    check_labels(train, "y_train", min(limit, _MOST_CLASSES), why)
+    check_labels(test, "y_test", min(limit, _MOST_CLASSES), why)
     if limit < 2:
         raise DataError("all labels are 0: there must be 2 classes or more.")
+    train, test = train.astype(np.int64), test.astype(np.int64)
+    if not share:
+        _check_classes(train, test, limit, names)
     names = names or tuple(str(label) for label in range(limit))
-    return names, read_only(train.astype(np.int64)), read_only(test.astype(np.int64))
+    return names, read_only(train), read_only(test)
+
+
+def _check_classes(train: Labels, test: Labels, num_classes: int, names: tuple[str, ...] | None) -> None:
+    """Refuse a class without an image that nobody has named, and one that only the test set has."""
+    trained, tested = (np.bincount(y, minlength=num_classes) > 0 for y in (train, test))
+    if names is None and (absent := np.flatnonzero(~(trained | tested))).size:
+        raise DataError(
+            f"no image has the label {absent[0]}: without class_names, labels must be 0 to C - 1 and each of them "
+            "occur. Give class_names, or renumber train and test together: "
+            "np.unique(np.concatenate([y_train, y_test]), return_inverse=True)[1]."
+        )
+    if (extra := np.flatnonzero(tested & ~trained)).size:
+        label = int(extra[0])
+        shown = f"{label} ('{names[label]}')" if names else str(label)
+        raise DataError(f"y_test has the label {shown}, which y_train lacks: every class must be in train.")
 
 
 def _text(name: object) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
-def check_labels(y: NDArray[Any], field_name: str, num_classes: int) -> None:
-    """Refuse labels outside 0 to C-1, naming the first."""
+def check_labels(y: NDArray[Any], field_name: str, num_classes: int, why: str = "") -> None:
+    """Refuse labels outside 0 to C-1, naming the first; `why` goes on after what is allowed."""
     wrong = np.flatnonzero((y < 0) | (y >= num_classes))
     if wrong.size:
         index = int(wrong[0])
         allowed = f"0 to {num_classes - 1}" if num_classes > 0 else "0 or more"
-        raise DataError(f"{field_name}[{index}] = {y[index]}: labels must be {allowed}.")
+        raise DataError(f"{field_name}[{index}] = {y[index]}: labels must be {allowed}{why}.")
 
 
 def _size(x: Images) -> str:

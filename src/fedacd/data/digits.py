@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedacd.data.dataset import Arrays
+from fedacd.data.split import stratified
 from fedacd.errors import DataError
 
 
@@ -15,10 +16,5 @@ def read_digits() -> Arrays:
     bunch = load_digits()
     x = np.rint(bunch.images * 255 / 16).astype(np.uint8)[..., None]
     y = bunch.target.astype(np.int64)
-    # RandomState, because its stream is the one that numpy promises never to change.
-    rng = np.random.RandomState(0)
-    is_test = np.zeros(len(y), bool)
-    for label in range(10):
-        members = rng.permutation(np.flatnonzero(y == label))
-        is_test[members[: round(0.2 * len(members))]] = True
+    is_test = stratified(y, 0.2)
     return Arrays(x[~is_test], y[~is_test], x[is_test], y[is_test], tuple("0123456789"))

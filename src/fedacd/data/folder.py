@@ -1,4 +1,7 @@
-"""A folder of class folders: train/CLASS/*.png and test/CLASS/*.png (or val/), with the usual kinds of image files."""
+"""A folder of class folders: train/CLASS/*.png and test/CLASS/*.png (or val/), with the usual kinds of image files.
+
+Without a test set it can be split: then train/CLASS/*.png is enough, or CLASS/*.png.
+"""
 
 from pathlib import Path
 
@@ -6,26 +9,32 @@ import numpy as np
 
 from fedacd.data import images
 from fedacd.data.dataset import Dataset, Images
+from fedacd.data.split import stratified
 from fedacd.errors import DataError
 
 _LAYOUT = "must hold train/CLASS/IMAGE and test/CLASS/IMAGE (or val/ for test/)"
+_SPLIT = (
+    "CLASS/IMAGE or train/CLASS/IMAGE alone: `fedacd data import FOLDER --test 0.2` sets a part aside as the test set"
+)
 
 
-def read_folder(folder: Path, size: int | None = None) -> Dataset:
+def read_folder(folder: Path, size: int | None = None, test: float | None = None) -> Dataset:
     """The data set in a folder; it takes the folder's name, and its classes are sorted by name.
 
-    All images must have one size, or are brought to `size` x `size`. The result is grey if every image is.
+    All images must have one size, or are brought to `size` x `size`. The result is grey if every image is. `test` is
+    the part of every class that is set aside as the test set.
     """
-    train, test = _part(folder, "train"), _part(folder, "test", "val")
+    train = _part(folder, "train") if test is None else _undivided(folder)
     class_names = _classes(train)
-    if extra := sorted(set(_classes(test)) - set(class_names)):
-        raise DataError(f"{test / extra[0]} is a class that {train} lacks: every class must be in train.")
     train_files, y_train = _files(train, class_names)
-    test_files, y_test = _files(test, class_names)
     if empty := sorted(set(range(len(class_names))) - set(y_train)):
         raise DataError(f"{train / class_names[empty[0]]} holds no image ({_suffixes()}).")
-    if not test_files:
-        raise DataError(f"{test} holds no image ({_suffixes()}).")
+    if test is None:
+        test_files, y_test = _test(_part(folder, "test", "val"), train, class_names)
+    else:
+        both = list(zip(train_files, y_train, stratified(np.array(y_train), test), strict=True))
+        train_files, y_train = [file for file, _, tests in both if not tests], [y for _, y, tests in both if not tests]
+        test_files, y_test = [file for file, _, tests in both if tests], [y for _, y, tests in both if tests]
     shape, channels = _common(train_files + test_files, size)
     return Dataset.from_arrays(
         _decode(train_files, channels, shape, resize=size is not None),
@@ -37,6 +46,23 @@ def read_folder(folder: Path, size: int | None = None) -> Dataset:
     )
 
 
+def _test(part: Path, train: Path, class_names: list[str]) -> tuple[list[Path], list[int]]:
+    if extra := sorted(set(_classes(part)) - set(class_names)):
+        raise DataError(f"{part / extra[0]} is a class that {train} lacks: every class must be in train.")
+    files, y = _files(part, class_names)
+    if not files:
+        raise DataError(f"{part} holds no image ({_suffixes()}).")
+    return files, y
+
+
+def _undivided(folder: Path) -> Path:
+    """Where the class folders are in a folder without a test set."""
+    for name in ("test", "val"):
+        if (folder / name).is_dir():
+            raise DataError(f"{folder / name} is a test set already: leave --test out.")
+    return folder / "train" if (folder / "train").is_dir() else folder
+
+
 def _suffixes() -> str:
     return ", ".join(sorted(images.SUFFIXES))
 
@@ -45,7 +71,7 @@ def _part(folder: Path, *candidates: str) -> Path:
     for name in candidates:
         if (folder / name).is_dir():
             return folder / name
-    raise DataError(f"{folder} has no folder {' or '.join(candidates)}: {_LAYOUT}.")
+    raise DataError(f"{folder} has no folder {' or '.join(candidates)}: {_LAYOUT}. {_SPLIT}.")
 
 
 def _classes(part: Path) -> list[str]:

@@ -42,11 +42,11 @@ def get(name: str, *, source: str | None = None, progress: Progress | None = Non
     return load(name)
 
 
-def import_data(source: str, *, name: str | None = None, size: int | None = None) -> Dataset:
+def import_data(source: str, *, name: str | None = None, size: int | None = None, test: float | None = None) -> Dataset:
     """Make a cache of an .npz file or of a folder of class folders, and return the data set.
 
     `name` is that of the file or folder if not given; nothing is overwritten. `size` brings the images of a folder to
-    size x size.
+    size x size. `test` splits a source without a test set: this part of every class is set aside, always the same.
     """
     if name is None:
         path = Path(source)
@@ -58,9 +58,9 @@ def import_data(source: str, *, name: str | None = None, size: int | None = None
     with _making(name):
         if place.exists():
             raise DataError(f"{place} is there already, and nothing is overwritten: remove it first, or choose --name.")
-        dataset = as_named(read_path(source, size), name, source)
+        dataset = as_named(read_path(source, size, test), name, source)
         with cache.building(name) as folder:
-            cache.write(folder, dataset, source)
+            cache.write(folder, dataset, source if test is None else f"{source} (--test {test:g})")
     return load(name)
 
 
@@ -104,12 +104,25 @@ def _download(known: Named, file: File, source: str | None, progress: Progress) 
     base = source if source is not None else known.address
     url = base if source is not None and len(known.files) == 1 else f"{base.rstrip('/')}/{file.name}"
     if not path.exists():
-        download.fetch(url, part, progress)
+        try:
+            download.fetch(url, part, progress)
+        except DataError as error:
+            raise DataError(f"{error} {_by_hand(known)}") from None
         part.rename(path)
     if (actual := download.md5(path)) != file.md5:
         path.unlink()
         raise DataError(f"{url}: the md5 is {actual}, must be {file.md5}; the file was removed.")
     return path
+
+
+def _by_hand(known: Named) -> str:
+    channels, height, width = known.shape
+    names = " and ".join(file.name for file in known.files)
+    return (
+        f"Without a network, bring {names} here and give the path with --from, or put {cache.root() / known.name}.npz "
+        f"there, with x_train and x_test, uint8 [N, {height}, {width}, {channels}], and y_train and y_test, labels 0 "
+        f"to {known.num_classes - 1}."
+    )
 
 
 def _convert(known: Named, files: Sequence[Path], source: str | None, progress: Progress) -> None:

@@ -12,49 +12,52 @@ from fedacd.data.npz import read_npz
 from fedacd.errors import DataError, unknown
 
 
-def load(name: str) -> Dataset:
+def load(name: str, *, share: bool = False) -> Dataset:
     """The data set of this name; nothing is downloaded.
 
     A name is looked up in `root()`: the cache NAME/, then the file NAME.npz. Everything else is the path of an .npz
     file or of a folder with train/CLASS/IMAGE and test/CLASS/IMAGE; write ./NAME for a folder that is called like a
-    known data set.
+    known data set. `share`: of an .npz file that is one client's share, which may lack classes.
     """
     try:
-        return _find(name)
+        return _find(name, share)
     except OSError as error:
         raise DataError(f"cannot read the data set '{name}': {error.strerror}.") from None
 
 
-def _find(name: str) -> Dataset:
+def _find(name: str, share: bool) -> Dataset:
     if name == "digits":
         return _digits()
     if cache.exists(name):
         return cache.open_cache(name)
     if npz := in_root(name):
-        return as_named(read_npz(npz), name, str(npz))
+        return as_named(read_npz(npz, share=share), name, str(npz))
     if name in NAMED:
         raise DataError(
             f"the data set '{name}' is not here (looked for {cache.root() / name} and {name}.npz beside it): "
             f"run `fedacd data get {name}`."
         )
     if name.endswith(".npz") or os.sep in name or name.startswith((".", "~")) or (name and Path(name).is_dir()):
-        return read_path(name)
+        return read_path(name, share=share)
     raise DataError(unknown("data set", name, [*NAMED, *cache.names()]))
 
 
-def read_path(source: str, size: int | None = None) -> Dataset:
-    """The data set in an .npz file or in a folder of class folders, whose images are then brought to `size`."""
+def read_path(source: str, size: int | None = None, test: float | None = None, *, share: bool = False) -> Dataset:
+    """The data set in an .npz file or in a folder of class folders, whose images are then brought to `size`.
+
+    `test` is the part of every class that is set aside as the test set of a source without one.
+    """
     path = cache.user_path(source)
     try:
         if path.is_dir():
-            return read_folder(path, size)
+            return read_folder(path, size, test)
         if not path.exists():
             raise DataError(f"there is no file or folder {source}: must be an .npz file or a folder of class folders.")
         if path.suffix != ".npz":
             raise DataError(f"{source} is neither an .npz file nor a folder of class folders.")
         if size is not None:
             raise DataError(f"size = {size} with {source}: only the images of a folder can be brought to another size.")
-        return read_npz(path)
+        return read_npz(path, test, share=share)
     except OSError as error:
         raise DataError(f"cannot read {source}: {error}.") from None
 

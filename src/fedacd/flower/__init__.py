@@ -1,4 +1,4 @@
-"""The same methods at real sites, with Flower: `pip install 'fedacd[flower]'`.
+"""The same methods at real sites, with Flower: the extra `flower`, in an environment of its own.
 
 settings.py   what a deployment wants to know beside the settings of a run; nothing hidden
 wire.py       named tensors as Flower's records, checked before they are read

@@ -92,7 +92,10 @@ class Privacy:
 
 def _require_accountant() -> None:
     if importlib.util.find_spec("dp_accounting") is None:
-        raise ConfigError("flower.dp_noise needs Flower's accountant: pip install 'fedacd[flower-dp]'.")
+        raise ConfigError(
+            "flower.dp_noise needs Flower's accountant: in a clone of fedacd, "
+            "pip install --constraint constraints-flower.txt '.[flower-dp]'."
+        )
 
 
 def _other(told: Tensors) -> Tensors:

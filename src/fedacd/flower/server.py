@@ -9,6 +9,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedacd.errors import FedacdError
 from fedacd.files import write_atomically
 from fedacd.flower.central import Central
 from fedacd.flower.settings import Deployment, deployment_of
@@ -19,9 +20,25 @@ LOG = logging.getLogger("flwr")
 DEPLOYMENT = "deployment.json"
 
 
+MEND = "Mend it in pyproject.toml or with --run-config, and start the run again."
+
+
 def main(grid: Grid, context: Context) -> None:
-    """Train, or go on training. A mistake in the settings ends the run; `flwr list` has the message."""
-    serve(grid, deployment_of(context.run_config))
+    """Train, or go on training. What cannot be done ends the run as failed, with its message in log and status."""
+    try:
+        serve(grid, deployment_of(context.run_config))
+    except FedacdError as error:
+        if error.exit_code != 2:  # not the user's to mend
+            raise
+        raise type(error)(f"{error} {MEND}") from None
+
+
+def in_one_line(record: logging.LogRecord) -> bool:
+    """Flower logs what ends a ServerApp with its traceback; the message of a FedacdError says it all."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, FedacdError):
+        record.msg, record.args, record.exc_info = "fedacd: %s", (error,), None
+    return True
 
 
 def serve(grid: Grid, deployment: Deployment) -> Central:
@@ -60,5 +77,6 @@ def _about(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+LOG.addFilter(in_one_line)
 app = ServerApp()
 app.main()(main)

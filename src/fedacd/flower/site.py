@@ -151,7 +151,7 @@ def _data(node: Node, order: Order) -> tuple[Dataset, NDArray[np.int64]]:
     """The site's data set and which of its training samples are the site's."""
     if not node.data:
         raise ConfigError("node-config data is not set: a known name, an .npz file or a folder of class folders.")
-    dataset, config = _renumbered(data.load(node.data), node, order), order.config
+    dataset, config = _renumbered(data.load(node.data, share=True), node, order), order.config
     if dataset.shape != order.shape or dataset.num_classes > order.num_classes:
         raise DataError(
             f"node-config data = {node.data!r}: images {dataset.shape} of {dataset.num_classes} classes; this run has "

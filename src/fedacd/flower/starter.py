@@ -8,11 +8,10 @@ from fedacd.files import writing
 
 TEMPLATE = Path(__file__).parent / "template"
 _NAMES = {"gitignore": ".gitignore"}
-_MARK = "@DIR@"
 
 
 def init(folder: Path) -> list[Path]:
-    """Write the project into a new or empty folder; what was written."""
+    """Write the project into a new or empty folder; what was written. Nothing in it depends on where it lies."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there and not empty: choose another folder.")
     here = folder.expanduser().resolve()
@@ -23,8 +22,7 @@ def init(folder: Path) -> list[Path]:
         path = here / source.relative_to(TEMPLATE).with_name(_NAMES.get(source.name, source.name))
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(source.read_text("utf-8").replace(_MARK, str(here)), "utf-8")
-            shutil.copymode(source, path)
+            shutil.copy(source, path)
             if path.suffix == ".sh":
                 path.chmod(0o755)
         written.append(path)

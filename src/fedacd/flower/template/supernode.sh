@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# A site: ./supernode.sh SITE NODE-CONFIG [SUPERLINK], such as
+# A site: ./supernode.sh SITE NODE-CONFIG, such as
 #   ./supernode.sh 0 "partition-id=0 num-partitions=4 data='digits'"     its share of a data set that all sites have
 #   ./supernode.sh 0 "partition-id=0 data='/srv/scans.npz'"              data of its own
 set -euo pipefail
 cd "$(dirname "$0")"
-export FLWR_TELEMETRY_ENABLED=0 FLWR_HOME="$PWD/state/site-$1"
+. ./federation.env
+export FLWR_HOME="$PWD/state/site-$1"
 mkdir -p "$FLWR_HOME"
-exec flower-supernode --superlink "${3:-127.0.0.1:8000}" --root-certificates keys/ca.crt \
+exec flower-supernode --superlink "$SUPERLINK" --root-certificates keys/ca.crt \
     --auth-supernode-private-key "keys/site-$1" --port "$((${SITE_PORT:-9094} + $1))" \
     --node-config "state='$PWD/state/site-$1' $2"
