@@ -247,6 +247,10 @@ def test_methods_lists_hyper_parameters_and_citations() -> None:
     for kind in METHODS.values():
         assert kind.citation in stdout
     assert "method.lam = 1.0: weight of L2 (a number at least 0)" in stdout
+    alone, _ = invoke("methods", "fedprox")
+    assert alone in stdout
+    assert alone.count("mixup") == 1
+    refused("methods", "fedpox", message="unknown method 'fedpox'. Did you mean 'fedprox'?")
 
 
 def test_settings_lists_everything_that_set_takes() -> None:

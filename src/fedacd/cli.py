@@ -29,7 +29,7 @@ from fedacd.engine.setup import Setup, prepare
 from fedacd.environment import rank_and_size
 from fedacd.errors import ConfigError
 from fedacd.flower.command import flower_app
-from fedacd.methods import METHODS
+from fedacd.methods import METHODS, find
 from fedacd.models import MODELS
 from fedacd.records import finished_rounds
 from fedacd.report.command import report
@@ -45,10 +45,6 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
-
-
-for command in (bench, table, merge, summaries, report):
-    app.command()(reporting()(command))
 
 
 # The options of `run` and `sweep` are those of `fedacd.run`: one table serves all three.
@@ -239,10 +235,15 @@ def _train(setups: dict[str, Setup], track: str | None) -> dict[str, Result | Ex
     return dict(zip(setups, results, strict=True))
 
 
+for command in (table, report, merge, summaries, bench):
+    app.command()(reporting()(command))
+
+
 @app.command()
-def methods() -> None:
+@reporting()
+def methods(only: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them alone.")] = None) -> None:
     """List the methods with their hyper-parameters and citations."""
-    for name, kind in METHODS.items():
+    for name, kind in ({only: find(only)} if only else METHODS).items():
         console.print(f"[bold]{name}[/bold]  {kind.title}, {kind.citation}")
         console.print(f"  mixup {'on' if kind.defaults('', '')['train.mixup'] else 'off'} by default", markup=False)
         _print_fields(kind)
