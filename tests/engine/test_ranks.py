@@ -62,15 +62,16 @@ def test_a_killed_worker_on_the_command_line(tmp_path: Path) -> None:
 
 
 @needs_two_cores
-def test_ctrl_c_on_the_command_line_ends_all_processes(tmp_path: Path) -> None:
-    """A terminal sends it to all of them; here to the first alone, and then to a worker, which must not mind."""
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
+def test_ctrl_c_on_the_command_line_ends_all_processes(by: signal.Signals, tmp_path: Path) -> None:
+    """A terminal sends it to all of them; here to a worker, which must not mind, and then to the first alone."""
     process = start([*FEDACD, *RUN, "--rounds", "300", "--workers", "2", "--out", "here"], tmp_path)
     wait_for_rounds(tmp_path / "here", 1, process)
     (child,) = children(process.pid)
     os.kill(child, signal.SIGINT)
     done = len(read_rounds(tmp_path / "here"))
     wait_for_rounds(tmp_path / "here", done + 2, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(by)
     _, stderr = process.communicate(timeout=SOON)
     assert process.returncode == 130
     assert "Traceback" not in stderr
