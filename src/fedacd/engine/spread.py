@@ -153,7 +153,7 @@ def forked(size: int, follow: Callable[[World], None]) -> Iterator[World]:
 def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) -> int:
     if child := _quiet_fork():
         return child
-    code = 1
+    code, word = 1, meeting.with_name(f"rank {rank}")
     try:
         end_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -166,9 +166,12 @@ def _fork(rank: int, size: int, meeting: Path, follow: Callable[[World], None]) 
             try:
                 fresh.submit(follow, world).result()
             except BaseException as error:
-                _leave_word(error, meeting.with_name(f"rank {rank}"))  # before the others see the connection close
+                _leave_word(error, word)  # before the others see the connection close
                 raise
         code = 0
+    except BaseException as error:
+        if not word.exists():
+            _leave_word(error, word)
     finally:
         os._exit(code)
 
@@ -194,6 +197,7 @@ def joined(device: torch.device) -> Iterator[World]:
     on_gpus = device.type == "cuda"
     backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
     with _world(rank, size, "env://", backend) as world, _watching() if on_gpus else contextlib.nullcontext():
+        _watch_connections()
         yield world
 
 
@@ -206,7 +210,6 @@ def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterato
         group = dist.new_group(timeout=PATIENCE, backend=backend)
     except RuntimeError as error:
         raise WorkerError(f"a worker process of this run has not come ({_first_line(error)}).") from None
-    _watch_connections()
     world = World(rank, size, group)
     try:
         yield world
@@ -223,7 +226,6 @@ def _watching(every: float = 1) -> Iterator[None]:
     The ranks meet over gloo once in a while, and stop together when one of them has come to its end.
     """
     group = dist.new_group(timeout=PATIENCE, backend="gloo")
-    _watch_connections()
     ending = threading.Event()
 
     def watch() -> None:
@@ -249,7 +251,8 @@ def _watching(every: float = 1) -> Iterator[None]:
 def _watch_connections() -> None:
     """Have the system close connections to a machine that has gone without a word, within 40 seconds.
 
-    Those of gloo are among this process's open files; it has no setting for that.
+    Those of gloo are among this process's open files; it has no setting for that. For torchrun's processes, which are
+    fedacd's alone: forks are on one machine, and may have been made by a program with connections of its own.
     """
     watch = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 6, "TCP_USER_TIMEOUT": 40_000}
     for entry in list(Path("/proc/self/fd").iterdir()) if sys.platform == "linux" else ():
