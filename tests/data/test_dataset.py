@@ -151,8 +151,15 @@ class TestFingerprint:
         assert len(make().fingerprint) == 16
         assert int(make().fingerprint, 16) >= 0
 
-    def test_is_that_of_the_first_release(self) -> None:
-        assert make().fingerprint == "10bcb7181c7804c3"
+    def test_the_order_of_the_training_set_counts_and_that_of_the_test_set_does_not(self) -> None:
+        turned = np.arange(6)[::-1]
+        whole = {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y}
+        assert make(**whole | {"x_test": X[turned], "y_test": Y[turned]}).fingerprint == make(**whole).fingerprint
+        assert make(**whole | {"y_test": Y[turned]}).fingerprint != make(**whole).fingerprint
+        assert make(**whole | {"x_train": X[turned], "y_train": Y[turned]}).fingerprint != make(**whole).fingerprint
+
+    def test_stays_what_it_is(self) -> None:
+        assert make().fingerprint == "516e37484115c063"
 
     def test_name_and_defaults_do_not_count(self) -> None:
         assert make(name="b", class_names=["x", "y", "z"]).fingerprint == make().fingerprint

@@ -247,7 +247,7 @@ def test_time_is_estimated_beside_a_run_that_names_no_model(wanted: Wanted, tmp_
 def test_a_run_with_statistics_of_its_own_is_not_the_tables(tmp_path: Path) -> None:
     one = Wanted(TABLES[1], seeds=[0], rounds=2, precision="fp32")
     want = next(want for want in one.runs if want.dataset == "cifar10")
-    fingerprint = "55a7e1baf56eff86"
+    fingerprint = "601415ca8084038a"
     own = {**OWN[fingerprint], "data.fingerprint": fingerprint}
     made_run(tmp_path / "own", want, [0.5, 0.6], own)
     made_run(tmp_path / "other", want, [0.5, 0.6], own | {"data.mean": [0.5, 0.5, 0.5]})
