@@ -1,5 +1,7 @@
 """The package from Python: the README's lines, results, inference."""
 
+import importlib
+import linecache
 import os
 import sys
 from pathlib import Path
@@ -62,10 +64,29 @@ def test_own_arrays_and_own_model(digits: Dataset, tmp_path: Path) -> None:
     per_class = [(labels == digits.y_test)[digits.y_test == k].mean() for k in range(10)]
     assert np.mean(per_class) == pytest.approx(result.final["accuracy_last"])
     assert result.config.model.name == "tests.test_api:Perceptron"
-    # The folder alone gives the same answers; the callable must be given again or be importable, as it is here.
-    again = fedacd.Result.load(result.folder)
-    torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
-    assert again.final == result.final
+    with pytest.raises(RecordError, match=r"is of a model of one's own, 'tests.test_api:Perceptron': give it, load"):
+        fedacd.Result.load(result.folder)
+    models: tuple[Any, ...] = (Perceptron, "tests.test_api:Perceptron")
+    for model in models:
+        again = fedacd.Result.load(result.folder, model=model)
+        torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
+        assert again.final == result.final
+
+
+def test_a_model_file_runs_nothing_that_is_not_asked_for(tmp_path: Path) -> None:
+    about: dict[str, Any] = {
+        "holds": "model",
+        "model": "os:system",
+        "model_options": {"command": f"touch {tmp_path}/ran"},
+    }
+    about |= {"method": "fedavg", "method_options": {}, "shape": [1, 8, 8], "mean": [0.5], "std": [0.5]}
+    write_safetensors(tmp_path / "model.safetensors", {"params/w": torch.zeros(1)}, about | {"class_names": ["a", "b"]})
+    with pytest.raises(RecordError, match="model of one's own, 'os:system'"):
+        fedacd.GlobalModel.load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    write_safetensors(tmp_path / "model.safetensors", {"params/w": torch.zeros(1)}, about)
+    with pytest.raises(RecordError, match="does not say its class_names"):
+        fedacd.GlobalModel.load(tmp_path)
 
 
 def test_model_answers_with_probabilities_and_refuses_other_images(digits: Dataset, tmp_path: Path) -> None:
@@ -90,14 +111,14 @@ def test_images_may_be_a_view(digits: Dataset, tmp_path: Path) -> None:
 def test_a_models_constants_are_in_its_file(digits: Dataset, tmp_path: Path) -> None:
     """They were drawn when the run began: another seed would draw others."""
     result = fedacd.run(dataset=digits, model=Shifted, seed=3, out=tmp_path / "run", **TINY)
-    again = fedacd.Result.load(result.folder)
+    again = fedacd.Result.load(result.folder, model=Shifted)
     torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test), rtol=0, atol=0)
     file = tmp_path / "run" / "model.safetensors"
     tensors, about = read_safetensors(file, "model")
     del tensors["constants/shift"], about["checksum"]
     write_safetensors(file, tensors, about)
     with pytest.raises(RecordError, match=r"does not hold the model's constant 'shift' as \[1, 8, 8\]"):
-        _ = fedacd.Result.load(result.folder).model
+        _ = fedacd.Result.load(result.folder, model=Shifted).model
 
 
 def test_a_method_object_and_a_callback(digits: Dataset, tmp_path: Path) -> None:
@@ -126,10 +147,56 @@ def test_a_method_of_ones_own(digits: Dataset, tmp_path: Path) -> None:
     result = fedacd.run(dataset=digits, method=Lazy(), out=str(tmp_path / "run"), **TINY)
     assert len(result.history) == 2
     assert str(result.config.method.name).endswith("Lazy")
-    again = fedacd.Result.load(result.folder, method=Lazy())
-    torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
+    for method in (Lazy(), Lazy):
+        again = fedacd.Result.load(result.folder, method=method)
+        torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
     with pytest.raises(ConfigError, match=r"method\.lam is set beside a method object"):
         fedacd.run({"method.lam": 2.0}, dataset=digits, method=FedACD(lam=0.5))
+
+
+def test_settings_that_an_object_would_overrule_are_refused(digits: Dataset) -> None:
+    lists = [np.arange(100), np.arange(100, 250)]
+    for settings, objects, message in (
+        (
+            {"partition.scheme": "shards"},
+            {"partition": lists},
+            r"partition\.scheme = 'shards' is set beside a partition",
+        ),
+        ({"partition.file": "x.json"}, {"partition": lists}, r"partition\.file = 'x.json' is set beside a partition"),
+        ({"data.name": "cifar10"}, {"dataset": digits}, r"data\.name = 'cifar10' is set beside a dataset"),
+        ({"model.name": "resnet18"}, {"model": Perceptron}, r"model\.name = 'resnet18' is set beside a model"),
+        ({"train.lr": 0.5}, {"lr": 0.01}, r"train\.lr is given twice, by its option and in settings"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fedacd.run(settings, **{"dataset": digits, **objects})  # type: ignore[arg-type]
+
+
+def test_a_changed_method_is_another_run(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edited loss must not get the numbers of the one before."""
+    monkeypatch.chdir(tmp_path)
+
+    def folder(factor: str, **options: Any) -> Path:
+        Path("edited.py").write_text(
+            "import fedacd\n"
+            "class Scaled(fedacd.Method):\n"
+            "    title, citation = 'Scaled', 'nobody'\n"
+            "    def loss(self, out, y, w, now, shared, client):\n"
+            f"        return {factor} * super().loss(out, y, w, now, shared, client)\n"
+        )
+        linecache.clearcache()
+        sys.modules.pop("edited", None)
+        importlib.invalidate_caches()
+        return fedacd.run(dataset=digits, method="edited:Scaled", **TINY | options).folder
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    first = folder("1.0")
+    assert folder("1.0") == first != folder("0.5")
+    with pytest.raises(RecordError, match=r"method\.fingerprint is"):
+        folder("0.25", out=first)
+    with pytest.raises(ConfigError, match=r"method\.fingerprint: 'Scaled' is not the method of this config any more"):
+        fedacd.run({"method.fingerprint": "0" * 16}, dataset=digits, method="edited:Scaled", **TINY)
+    with pytest.raises(ConfigError, match=r"unknown setting of FedAvg 'method\.fingerprint'"):
+        fedacd.run({"method.fingerprint": "0" * 16}, dataset=digits, method="fedavg", **TINY)
 
 
 def test_a_changed_model_is_another_run(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

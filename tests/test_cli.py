@@ -191,7 +191,7 @@ def test_a_method_of_ones_own_by_its_name(elsewhere: Path, monkeypatch: pytest.M
     accuracy = {name: read_rounds(Path(name))[-1]["train_loss"] for name in ("half", "whole", "fedavg")}
     assert accuracy["whole"] == accuracy["fedavg"] != accuracy["half"]
     assert read_config(Path("half")).method.name == "own_methods:Half"
-    assert fedacd.Result.load("half").model.method.share == 0.5  # type: ignore[attr-defined]
+    assert fedacd.Result.load("half", method="own_methods:Half").model.method.share == 0.5  # type: ignore[attr-defined]
     stdout, _ = invoke("report", "half", "fedavg", "-o", "report.html")
     assert "own_methods:Half" in stdout
     for name, message in {

@@ -12,6 +12,7 @@ from fedacd.api import Result
 from fedacd.data import Dataset
 from fedacd.engine.setup import prepare
 from fedacd.errors import RecordError
+from fedacd.records import RunFolder
 from tests.test_records import TINY, Killed, copy, crash_at, numbers, train
 
 
@@ -93,3 +94,19 @@ def test_more_damage_than_a_cut_last_line_is_refused(digits: Dataset, reference:
         with pytest.raises(RecordError, match=r"rounds\.jsonl( is damaged: it has 1 whole lines|: Expecting value)"):
             train(digits, out)
         assert (out / "state.safetensors").exists()
+
+
+def test_an_interrupted_run_that_cannot_be_saved_says_so(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever presses Ctrl-C is told that all is saved, and must not be where it is not."""
+
+    def full(*_: object) -> None:
+        raise RecordError("cannot write state.safetensors: No space left on device.")
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "save_state", full)
+    with pytest.raises(RecordError, match="No space left on device"):
+        fedacd.run(dataset=digits, clients=3, rounds=2, epochs=1, on_round=interrupt, out=tmp_path / "run")

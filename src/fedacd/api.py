@@ -68,8 +68,15 @@ class Result:
         return f"Result(folder={str(self.folder)!r}, rounds={len(self.history)}, final={final})"
 
     @classmethod
-    def load(cls, folder: str | Path, *, model: Factory | None = None, method: Method | None = None) -> "Result":
-        """Read a finished run's folder. A model or method of one's own is given again where its name is not enough."""
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        model: str | Factory | None = None,
+        method: str | Method | type[Method] | None = None,
+    ) -> "Result":
+        """Read a finished run's folder. A model or method of one's own is given again, itself or by its name: no file
+        chooses what is run."""
         path = Path(folder)
         config, history = read_config(path), read_rounds(path)
         if not (path / MODEL).exists():
@@ -109,7 +116,10 @@ def run(
     for name in options:
         if name not in OPTIONS:
             raise ConfigError(unknown("option", name, OPTIONS))
-    values = {**(settings or {}), **{OPTIONS[name]: value for name, value in options.items()}}
+    values = {OPTIONS[name]: value for name, value in options.items()}
+    if twice := sorted(values.keys() & (settings or {}).keys()):
+        raise ConfigError(f"{twice[0]} is given twice, by its option and in settings.")
+    values |= settings or {}
     setup = prepare(
         values,
         dataset=None if isinstance(dataset, str) else dataset,

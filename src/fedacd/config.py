@@ -303,10 +303,11 @@ def _build_section(section: str, values: dict[str, Any]) -> Any:
         raise ConfigError(f"{section}.name = {name!r}: must be a text.")
     values = {key: _plain(value) for key, value in values.items()}
     for key, value in values.items():
-        if not all(
-            isinstance(item, bool | int | float | str) for item in (value if isinstance(value, list) else [value])
-        ):
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, bool | int | float | str) for item in items):
             raise ConfigError(
                 f"{section}.{key} = {value!r}: must be a number, a text, true or false, or a list of such."
             )
+        if not all(math.isfinite(item) for item in items if isinstance(item, float)):
+            raise ConfigError(f"{section}.{key} = {value!r}: must be finite.")
     return Choice(name=name, options=values)

@@ -116,7 +116,7 @@ def read_about(path: Path, holds: str) -> dict[str, Any]:
     """The metadata of such a file."""
     with _reading(path), safetensors.safe_open(path, "pt") as file:
         about: dict[str, Any] = json.loads((file.metadata() or {}).get("fedacd", "{}"))
-    if about.get("holds") != holds or about.get("format") != FORMAT:
+    if not isinstance(about, dict) or about.get("holds") != holds or about.get("format") != FORMAT:
         raise RecordError(f"{path} is not a {holds} of format {FORMAT}.")
     return about
 

@@ -14,10 +14,13 @@ from fedacd.engine.local import CLEAN_BATCH
 from fedacd.engine.setup import arithmetic
 from fedacd.errors import DataError, RecordError
 from fedacd.files import read_safetensors
-from fedacd.methods import Method, Shared, Tensors, find
+from fedacd.methods import METHODS, Method, Shared, Tensors, find
 from fedacd.models import Factory
 from fedacd.models.net import Net
 from fedacd.records import CONSTANTS, MODEL
+
+ABOUT = ("model", "model_options", "method", "method_options", "shape", "mean", "std", "class_names")
+"""What a file of a model says beside its tensors."""
 
 
 class GlobalModel:
@@ -64,14 +67,24 @@ class GlobalModel:
         return self(images).argmax(-1)
 
     @classmethod
-    def load(cls, path: str | Path, *, model: Factory | None = None, method: Method | None = None) -> "GlobalModel":
-        """Read a model.safetensors, or that of a run's folder. A model or method of one's own is given again where its
-        name is not enough."""
+    def load(
+        cls, path: str | Path, *, model: str | Factory | None = None, method: str | Method | type[Method] | None = None
+    ) -> "GlobalModel":
+        """Read a model.safetensors, or that of a run's folder. A model or method of one's own is given again, itself or
+        by its name: the file holds data, and does not choose what is run."""
         path = Path(path)
         path = path / MODEL if path.is_dir() else path
         tensors, about = read_safetensors(path, "model")
+        if lacking := [key for key in ABOUT if key not in about]:
+            raise RecordError(f"{path} does not say its {lacking[0]}.")
+        for key, given, known in (("model", model, models.MODELS), ("method", method, METHODS)):
+            if given is None and about[key] not in known:
+                raise RecordError(f"{path} is of a {key} of one's own, '{about[key]}': give it, load(..., {key}=...).")
         shape = tuple(about["shape"])
         net = models.build(model or about["model"], shape, len(about["class_names"]), about["model_options"], seed=0)
+        if not isinstance(method, Method):
+            kind = method if isinstance(method, type) else find(method or about["method"])
+            method = kind.build(about["method_options"])
         parts: dict[str, Tensors] = {part: {} for part in (*Shared._fields, CONSTANTS)}
         for name, tensor in tensors.items():
             part, _, key = name.partition("/")
@@ -83,7 +96,7 @@ class GlobalModel:
             tensor.copy_(constants[name])
         return cls(
             net,
-            method or find(about["method"]).build(about["method_options"]),
+            method,
             Shared(**parts),
             shape=shape,
             mean=about["mean"],

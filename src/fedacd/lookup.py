@@ -1,6 +1,7 @@
-"""What stands behind a name of one's own, `package.module:attribute`."""
+"""What stands behind a name of one's own, `package.module:attribute`, and its source."""
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,3 +29,11 @@ def imported(name: str, what: str, error: type[FedacdError]) -> Any:
             )
         found = getattr(found, part)
     return found
+
+
+def source_of(kind: type) -> str:
+    """A class's source; nothing where it cannot be had, as of one that was typed in at Python's prompt."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return ""

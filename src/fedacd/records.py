@@ -166,7 +166,7 @@ class RunFolder:
         path = self.path / ENV
         sessions: list[Any] = []
         with contextlib.suppress(RecordError, KeyError, TypeError):  # it only informs: damage is no reason to stop
-            sessions = read_json(path)["sessions"]
+            sessions = [*read_json(path)["sessions"]]
         now = {"from_round": done, "started": _time(), "ended": None, **environment(device)}
 
         def write() -> None:

@@ -78,8 +78,9 @@ def train_group(
                     results[id(run.setup)] = error
                     del live[simulation]
     except BaseException as error:
-        for run in live.values():
-            run.stop(error)
+        unsaved = [reason for run in live.values() if (reason := run.stop(error))]
+        if unsaved and isinstance(error, KeyboardInterrupt):
+            raise unsaved[0] from None  # whoever interrupts is told that all is saved
         if not isinstance(error, Exception) or world.size > 1:
             raise
         for setup in group:
@@ -148,13 +149,16 @@ class Live:
                 self._folder.save_model(self.setup.net, shared, _about(self.setup))
         return Finished(self.history, shared)
 
-    def stop(self, error: BaseException) -> None:
-        """Save what is recorded, unless the folder itself is the trouble, and close it."""
+    def stop(self, error: BaseException) -> RecordError | None:
+        """Save what is recorded, unless the folder itself is the trouble, and close it; why it could not be saved."""
         can_save = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, RecordError)
-        with contextlib.suppress(BaseException), self._open:
-            if can_save and self._folder and self._saved is not self._recorded:
-                self._save()
-            raise error
+        try:
+            with self._open:
+                if can_save and self._folder and self._saved is not self._recorded:
+                    self._save()
+                raise error
+        except BaseException as ended:
+            return ended if isinstance(ended, RecordError) and ended is not error else None
 
     def _follow(self, world: World) -> None:
         """What the other processes of a run do: all of the same, but for the records."""

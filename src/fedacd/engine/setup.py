@@ -73,13 +73,12 @@ def prepare(
 
     `load` finds the data of a name; several runs may share one that remembers.
     """
+    _refuse_overruled(values, dataset, model, method, members)
     if members is not None:
         values = {"partition.clients": len(members), **values, "partition.scheme": "custom"}
     config = Config.build(values)
     device = _device(config)
     if method is not None:
-        if given := sorted(key for key in values if key.startswith("method.")):
-            raise ConfigError(f"{given[0]} is set beside a method object: give its value to the object.")
         kind: type[Method] = type(method)
         config = config.replace({"method.name": _label(kind), **_options(method)})
     else:
@@ -105,6 +104,29 @@ def prepare(
         members=_members(config, dataset, members),
         device=device,
     )
+
+
+def _refuse_overruled(
+    values: Mapping[str, Any],
+    dataset: Dataset | None,
+    model: Factory | None,
+    method: Method | None,
+    members: Sequence[NDArray[np.int64]] | None,
+) -> None:
+    """A setting in whose place an object would come without a word."""
+    objects: dict[str, object] = {}
+    if dataset is not None:
+        objects["data.name"] = dataset.name
+    if model is not None:
+        objects["model.name"] = models.label(model)
+    if members is not None:
+        objects |= {"partition.scheme": "custom", "partition.file": None}
+    for key, name in objects.items():
+        if values.get(key) not in (None, name):
+            what = key.partition(".")[0].replace("data", "dataset")
+            raise ConfigError(f"{key} = {values[key]!r} is set beside a {what} that is given itself: leave it out.")
+    if method is not None and (given := sorted(key for key in values if key.startswith("method."))):
+        raise ConfigError(f"{given[0]} is set beside a method object: give its value to the object.")
 
 
 def fill_open(config: Config, kind: type[Method], dataset: Dataset) -> tuple[Config, Method]:
@@ -198,7 +220,9 @@ def _label(kind: type[Method]) -> str:
 
 
 def _options(method: Method) -> dict[str, Any]:
-    return {f"method.{key}": value for key, value in dataclasses.asdict(method).items()}
+    mark = method.fingerprint()
+    values = dataclasses.asdict(method) | ({} if mark is None else {"fingerprint": mark})
+    return {f"method.{key}": value for key, value in values.items()}
 
 
 def _members(

@@ -16,15 +16,19 @@ In the order of a round:
 Shapes: B batch, C classes, D features.
 """
 
+import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedacd.config import Settings, setting
+from fedacd.errors import ConfigError
+from fedacd.lookup import source_of
 from fedacd.methods.common import cross_entropy, weighted_mean
 from fedacd.models.net import Net
 
@@ -106,6 +110,21 @@ class Method(Settings):
     weighting: str = setting(
         "uniform", "weight of a reply: equal, or by its number of samples", one_of=("uniform", "samples")
     )
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any]) -> Self:
+        """Make one from plain values; `fingerprint` among them must be the class's own."""
+        mark, values = cls.fingerprint(), dict(values)
+        if mark is not None and values.pop("fingerprint", mark) != mark:
+            raise ConfigError(f"method.fingerprint: '{cls.title}' is not the method of this config any more.")
+        return super().build(values)
+
+    @classmethod
+    def fingerprint(cls) -> str | None:
+        """16 hex digits that change with the source of a method of one's own; None for those of this package."""
+        own = [kind for kind in cls.__mro__ if issubclass(kind, Method) and not kind.__module__.startswith("fedacd.")]
+        source = "\n".join(source_of(kind) for kind in own)
+        return hashlib.blake2b(source.encode(), digest_size=8).hexdigest() if own else None
 
     @classmethod
     def defaults(cls, dataset: str, model: str) -> dict[str, Any]:

@@ -16,7 +16,6 @@ B batch, C classes, D features.
 """
 
 import copy
-import inspect
 from collections.abc import Mapping
 from typing import Self
 
@@ -29,6 +28,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from fedacd.errors import ModelError, unknown
+from fedacd.lookup import source_of
 from fedacd.models.fused import ConvReluPool, fused, is_watched, outputs
 
 Shape = tuple[int, int, int]
@@ -246,12 +246,8 @@ def _why_not_head(module: nn.Module, head: str, num_classes: int, x: Tensor) -> 
 
 
 def _description(module: nn.Module) -> str:
-    try:
-        source = inspect.getsource(type(module))
-    except (OSError, TypeError):  # typed into an interpreter
-        source = ""
     shapes = [f"{name} {list(p.shape)}" for name, p in module.named_parameters()]
-    return "\n".join([repr(module), *shapes, source])
+    return "\n".join([repr(module), *shapes, source_of(type(module))])
 
 
 def _linear(module: nn.Module, name: str) -> nn.Linear:
