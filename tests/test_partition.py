@@ -16,7 +16,7 @@ from fedacd.errors import ConfigError
 from fedacd.partition import class_counts, split
 
 Ints = NDArray[np.int64]
-DIRICHLET = ("capped-dirichlet", "dirichlet", "equal-dirichlet")
+DIRICHLET = ("capped-dirichlet", "two-class-dirichlet", "dirichlet", "equal-dirichlet")
 SCHEMES = (*DIRICHLET, "shards", "iid")
 
 fast = hypothesis_settings(max_examples=60, deadline=None)
@@ -115,29 +115,62 @@ class TestDirichlet:
         held_before = np.cumsum(counts, axis=1) - counts
         assert np.all(counts[held_before >= 1000 / clients] == 0)
 
-    def test_the_law_is_the_published_one(self) -> None:
+    @pytest.mark.parametrize(
+        ("scheme", "beta", "needed"), [("capped-dirichlet", 0.3, 1), ("two-class-dirichlet", 0.1, 2)]
+    )
+    def test_the_law_is_the_published_one(self, scheme: str, beta: float, needed: int) -> None:
         """Masking and rescaling proportions over all clients, as published, has the same mean share and sizes."""
         rng = np.random.default_rng(0)
         labels, clients, repeats = balanced(1000, 10), 10, 300
 
         def published() -> Ints:
             counts = np.zeros((clients, 10), np.int64)
-            while counts.sum(axis=1).min() < 10:
+            while counts.sum(axis=1).min() < 10 or (counts > 0).sum(axis=1).min() < needed:
+                held = np.zeros(clients, np.int64)
                 for c in range(10):
-                    p = rng.dirichlet(np.full(clients, 0.3)) * (counts[:, :c].sum(axis=1) < 1000 / clients)
-                    counts[:, c] = np.diff((np.cumsum(p / p.sum())[:-1] * 100).astype(int), prepend=0, append=100)
+                    p = rng.dirichlet(np.full(clients, beta)) * (counts[:, :c].sum(axis=1) < 1000 / clients)
+                    share = np.diff((np.cumsum(p / p.sum())[:-1] * 100).astype(int), prepend=0, append=100).tolist()
+                    last = -1
+                    for client in range(clients if needed == 2 and c >= 2 else 0):
+                        if held[client] <= 1:
+                            share[client], share[last] = share[last], share[client]
+                            last -= 1
+                    counts[:, c] = share
+                    held += counts[:, c] > 0
             return counts
 
-        ours = [class_counts(labels, split(labels, 10, Partition(clients=10, beta=0.3), s), 10) for s in range(repeats)]
+        chosen = Partition(scheme=scheme, clients=10, beta=beta)
+        ours = [class_counts(labels, split(labels, 10, chosen, s), 10) for s in range(repeats)]
         theirs = [published() for _ in range(repeats)]
 
         def measures(counts: Ints) -> list[float]:
-            sizes = counts.sum(axis=1)
-            return [float((counts == 0).mean()), float(sizes.min()), float(sizes.max())]
+            sizes, last = counts.sum(axis=1), counts[-3:].sum()
+            return [float((counts == 0).mean()), float(sizes.min()), float(sizes.max()), float(last)]
 
         a, b = (np.array([measures(counts) for counts in group]) for group in (ours, theirs))
         error = np.hypot(a.std(axis=0), b.std(axis=0)) / np.sqrt(repeats)
         assert np.all(np.abs(a.mean(axis=0) - b.mean(axis=0)) < 4 * error)
+
+    def test_clients_of_one_class_swap_shares_with_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Before class 2 clients 0 and 2 hold one class: 0 swaps its 6 for the 3 of client 2, which then swaps those 6
+        for the 3 of client 1."""
+        shares = iter([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75], [0.5, 0.25, 0.25]])
+        monkeypatch.setattr("fedacd.partition._proportions", lambda *_: np.array(next(shares)))
+        chosen = Partition(scheme="two-class-dirichlet", clients=3, min_size=1)
+        counts = class_counts(balanced(36, 3), split(balanced(36, 3), 3, chosen, 0), 3)
+        assert counts.tolist() == [[6, 0, 3], [6, 3, 6], [0, 9, 3]]
+
+    @pytest.mark.parametrize("beta", [0.1, 0.05])
+    def test_every_client_has_two_classes(self, beta: float) -> None:
+        labels = balanced(50_000, 10)
+        for seed in range(10):
+            held = class_counts(labels, split(labels, 10, Partition(scheme="two-class-dirichlet", beta=beta), seed), 10)
+            assert (held > 0).sum(axis=1).min() >= 2
+
+    def test_two_classes_for_every_client_may_be_too_many(self) -> None:
+        chosen = Partition(scheme="two-class-dirichlet", clients=100, beta=0.01, min_size=1)
+        with pytest.raises(ConfigError, match=r"the smallest client got [0-9]+ at best and held [01] of 2 classes"):
+            split(balanced(5000, 10), 10, chosen, 0)
 
     def test_without_a_cap_clients_may_be_larger(self) -> None:
         labels = balanced(5000, 10)
@@ -182,7 +215,7 @@ class TestDirichlet:
         assert np.all(np.abs(sizes.mean(axis=0) - 100) < 4 * error)
 
     @pytest.mark.parametrize("beta", [0.1, 0.05])
-    @pytest.mark.parametrize("scheme", ["capped-dirichlet", "dirichlet"])
+    @pytest.mark.parametrize("scheme", ["capped-dirichlet", "two-class-dirichlet", "dirichlet"])
     def test_small_data_succeed_quickly(self, scheme: str, beta: float) -> None:
         labels = np.repeat(np.arange(10), [142, 146, 142, 146, 145, 145, 145, 143, 139, 144])
         for seed in range(10):

@@ -126,7 +126,7 @@ class Partition(Settings):
     scheme: str = setting(
         "capped-dirichlet",
         "how samples are dealt to clients",
-        one_of=("capped-dirichlet", "dirichlet", "equal-dirichlet", "shards", "iid", "custom"),
+        one_of=("capped-dirichlet", "two-class-dirichlet", "dirichlet", "equal-dirichlet", "shards", "iid", "custom"),
     )
     clients: int = setting(20, "number of clients", at_least=1)
     beta: float = setting(0.1, "concentration of the Dirichlet schemes; smaller is more skewed", above=0)

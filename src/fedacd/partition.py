@@ -4,7 +4,11 @@
   al., "Federated Learning on Non-IID Data Silos", ICDE 2022): class by class, proportions ~ Dirichlet(beta) over the
   clients; a client that holds N/K samples or more gets none of the class and the others' proportions are scaled to
   sum to 1. The whole partition is redrawn until every client has `min_size` samples.
-- `dirichlet`: the same without the cap.
+- `two-class-dirichlet` (the public code of FedNH: Dai et al., "Tackling Data Heterogeneity in Federated Learning with
+  Class Prototypes", AAAI 2023): `capped-dirichlet`, but from the third class on clients that hold fewer than two
+  classes swap their shares of the class with the last clients, and the partition is also redrawn until every client
+  has two classes. That code gives up after three draws and takes the third as it is.
+- `dirichlet`: `capped-dirichlet` without the cap.
 - `equal-dirichlet` (Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
   Classification", 2019): every client draws a class prior ~ Dirichlet(beta) and fills N/K places from it without
   replacement, client by client; a class that runs out leaves the prior, and a client whose prior is used up draws in
@@ -96,34 +100,41 @@ def _proportions(num: int, beta: float, rng: Generator) -> NDArray[np.float64]:
 
 
 def _dirichlet(sizes: Ints, settings: Partition, rng: Generator) -> Ints:
-    """One draw of 'dirichlet' or 'capped-dirichlet', whatever the sizes of the clients."""
+    """One draw of any of 'dirichlet', 'capped-dirichlet', 'two-class-dirichlet', whatever the sizes of the clients."""
     counts = np.zeros((settings.clients, len(sizes)), np.int64)
     held = np.zeros(settings.clients, np.int64)
-    cap = sizes.sum() / settings.clients if settings.scheme == "capped-dirichlet" else np.inf
-    for c in np.flatnonzero(sizes):
+    cap = np.inf if settings.scheme == "dirichlet" else sizes.sum() / settings.clients
+    swaps = settings.scheme == "two-class-dirichlet"
+    for place, c in enumerate(np.flatnonzero(sizes)):
         # Dirichlet proportions scaled to sum to 1 over some clients are Dirichlet over those clients, so only they are
         # drawn: the law is the published one, and neither 0/0 nor rounding can send a sample to a full client.
         open_clients = np.flatnonzero(held < cap)
         shares = _proportions(len(open_clients), settings.beta, rng)
         cuts = (np.cumsum(shares)[:-1] * sizes[c]).astype(np.int64)
         counts[open_clients, c] = np.diff(cuts, prepend=0, append=sizes[c])
+        if swaps and place >= 2:
+            # One after the other, as published: a client may be among the last ones itself.
+            for last, client in enumerate(np.flatnonzero((counts[:, :c] > 0).sum(axis=1) < 2).tolist(), 1):
+                counts[[client, -last], c] = counts[[-last, client], c]
         held += counts[:, c]
     return counts
 
 
 def _redraw_dirichlet(sizes: Ints, settings: Partition, rng: Generator) -> Ints:
     limit = max(20, _DRAW_BUDGET // (len(sizes) * (settings.clients + _DRAW_OVERHEAD)))
-    best = 0
+    needed = min(2, int(np.count_nonzero(sizes))) if settings.scheme == "two-class-dirichlet" else 1
+    best = fewest = 0
     for _ in range(limit):
         counts = _dirichlet(sizes, settings, rng)
-        smallest = int(counts.sum(axis=1).min())
-        if smallest >= settings.min_size:
+        smallest, classes = int(counts.sum(axis=1).min()), int((counts > 0).sum(axis=1).min())
+        if smallest >= settings.min_size and classes >= needed:
             return counts
-        best = max(best, smallest)
+        best, fewest = max(best, smallest), max(fewest, classes)
+    of_classes = f" and held {fewest} of {needed} classes" if needed == 2 else ""
     raise ConfigError(
         f"partition.clients = {settings.clients}, partition.beta = {settings.beta:g}, "
         f"partition.min_size = {settings.min_size}: in {limit} draws of {sizes.sum()} samples the smallest client "
-        f"got {best} at best. Use fewer clients, a larger beta, a smaller min_size or another scheme "
+        f"got {best} at best{of_classes}. Use fewer clients, a larger beta, a smaller min_size or another scheme "
         "(equal-dirichlet gives all clients the same size)."
     )
 
