@@ -21,7 +21,7 @@ What the paper leaves open, or prints in another way, and the choice made here:
   zero every round, a row not seen yet giving a log ratio of 0. `refresh = "epoch"`: a clean pass before every epoch.
 - p in L1: shifted, as in L2. The paper prints the softmax of f (`flatten = "outputs"`), by which L1 pushes down the
   classes that a client does not hold, as it does all others; the shift in L2 spares them that. This and P above were
-  chosen because they come nearer to the paper's accuracy and adaptability risk (docs/explanation/choices.md).
+  chosen because accuracy comes nearer to the paper's in most cells, risk on CIFAR-10 (docs/explanation/choices.md).
 - P for the score: a clean pass after training, without mixup and augmentation. `matrix = "running"`: the sums of
   `refresh = "step"`.
 - Missing classes: P_yi/P_iy is the constant `missing` for a class i that the client does not hold, 'a small value' in
