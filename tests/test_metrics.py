@@ -70,6 +70,12 @@ def test_accuracies_by_hand() -> None:
     assert found["per_class"] == pytest.approx([0.5, 1, 0.2])
 
 
+def test_the_risk_leaves_out_clients_whose_classes_cannot_be_tested() -> None:
+    errors = torch.tensor([[0.2, 0.4, NAN], [0.6, 0.8, NAN]], dtype=torch.float64)
+    priors = torch.tensor([[0.5, 0.5, 0], [0, 0, 1]], dtype=torch.float64)
+    assert metrics.adaptability_risk(errors, priors) == pytest.approx((0.3 + 0.7) / 2)
+
+
 def test_a_class_without_test_samples_is_left_out() -> None:
     # Class 2 cannot be judged: uniform (.5 + 1)/2, and the prior (.2, .3, .5) becomes (.4, .6, -): .2 + .6.
     counts = {"right": torch.tensor([1.0, 4, 0]), "seen": torch.tensor([2.0, 4, 0]), "sums": torch.zeros(3, 3)}

@@ -88,7 +88,14 @@ def test_draws_have_the_right_range() -> None:
     assert drawn.shift.max() == 8  # padding 4 on both sides
     assert drawn.flip.mean() == pytest.approx(0.5, abs=0.02)
     assert ((drawn.lam > 0) & (drawn.lam < 1)).all()
-    assert drawn.lam.mean() == pytest.approx(0.5, abs=0.06)  # uniform at alpha = 1
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 1.0, 4.0])
+def test_mixing_weights_are_as_strong_as_set(alpha: float) -> None:
+    """Beta(alpha, alpha) has the mean 1/2, whatever alpha, and the variance 1/(4 (2 alpha + 1))."""
+    lam = plan(3000, epochs=60, mixup_alpha=alpha).lam
+    assert lam.mean() == pytest.approx(0.5, abs=0.03)
+    assert lam.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.08)
 
 
 @pytest.mark.parametrize(

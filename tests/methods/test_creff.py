@@ -5,8 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedacd.data import Dataset
+from fedacd.engine.local import run_client
 from fedacd.methods import Client, CReFF, Did, Shared, Trained
 from fedacd.methods.creff import match_slope
+from tests.methods.test_runs import advanced
 
 
 def test_creff_gradients_of_a_client_by_hand() -> None:
@@ -21,6 +24,17 @@ def test_creff_gradients_of_a_client_by_hand() -> None:
     assert extra["gradients"][0, :, 0].tolist() == [-1.5, 1.5]
     assert extra["gradients"][1].abs().sum() == 0
     assert extra["held"].tolist() == [1, 0]
+
+
+def test_creff_gradients_are_of_the_received_body(digits: Dataset) -> None:
+    """Taken before training, on clean images, at the body and the re-trained head that the server sent."""
+    made = advanced(digits, "creff", 1)
+    job = next(iter(made.open().values()))
+    gradients = run_client(job).reply.extra["gradients"]
+    x, y = job.images.clean(job.members), job.images.labels[job.members]
+    features, head = job.net.features(job.shared.params, x).detach(), job.shared.extra["head"]
+    for k in range(10):
+        torch.testing.assert_close(gradients[k], creff_gradient(features[y == k], head, k), rtol=1e-4, atol=1e-6)
 
 
 def creff_distance(features: Tensor, head: Tensor, wanted: Tensor) -> Tensor:

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import fedacd
 from fedacd.data import Dataset
+from fedacd.engine.local import run_client
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import prepare
 from fedacd.methods import METHODS
@@ -111,9 +114,26 @@ def test_every_method_starts_from_the_same_weights_clients_and_batches(name: str
     theirs = base.state.server.shared.params
     for key, value in mine.state.server.shared.params.items():
         assert key == "scale" or torch.equal(value, theirs[key])  # FedNH's scale is its own
-    a, b = mine.advance(), base.advance()
-    assert a["participants"] == b["participants"]
-    assert mine.method.needs_features or len(a["per_class"]) == 10
+    ours, usual = mine.open(), base.open()
+    assert ours.keys() == usual.keys()
+    for number, job in ours.items():
+        other = usual[number]
+        assert job.seed == other.seed
+        assert torch.equal(job.members, other.members)
+        for drawn in ("order", "size", "shift", "flip"):
+            assert np.array_equal(getattr(job.plan, drawn), getattr(other.plan, drawn))
+
+
+def test_every_clients_round_has_a_seed_of_its_own(digits: Dataset) -> None:
+    made = simulation(digits, "fedavg")
+    seeds = []
+    for _ in range(2):
+        jobs = made.open()
+        seeds += [job.seed for job in jobs.values()]
+        for number, job in jobs.items():
+            made.feed(number, run_client(job))
+        made.close()
+    assert len(set(seeds)) == len(seeds) == 4
 
 
 @ALL
@@ -136,3 +156,32 @@ def test_what_a_client_keeps(name: str, digits: Dataset) -> None:
     state: State = advanced(digits, name, 1).state
     kept = {part for client in state.clients for part in ("private", "memo") if getattr(client, part)}
     assert kept == ({KEPT[name]} if name in KEPT else set())
+
+
+def test_a_private_head_is_clipped_and_decayed_by_itself(digits: Dataset) -> None:
+    """FedROD's client for three steps, beside one torch optimiser for what is shared and one for the personal head."""
+    settings = {"train__clip": 0.05, "train__weight_decay": 0.05, "train__batch_size": 4096, "train__epochs": 3}
+    made = simulation(digits, "fedrod", data__flip=False, data__crop=0, **settings)
+    job = next(iter(made.open().values()))
+    outcome = run_client(job)
+    head = torch.zeros_like(outcome.client.private["head"]).requires_grad_()
+    params = {name: w.clone().requires_grad_() for name, w in job.shared.params.items()}
+    groups = [list(params.values()), [head]]
+    optimisers = [torch.optim.SGD(group, lr=job.lr, momentum=0.9, weight_decay=0.05) for group in groups]
+    norms = []
+    for order, size in zip(job.plan.order, job.plan.size, strict=True):
+        index = job.members[torch.from_numpy(order[:size])]
+        features, logits = job.net(params, job.images.clean(index))
+        assert features is not None
+        y = job.images.labels[index]
+        balanced = F.cross_entropy(logits + job.client.counts.log(), y)
+        personal = F.cross_entropy(logits.detach() + features.detach() @ head.mT, y)
+        for optimiser in optimisers:
+            optimiser.zero_grad()
+        torch.autograd.backward(balanced + personal)
+        norms.append([float(torch.nn.utils.clip_grad_norm_(group, 0.05)) for group in groups])
+        for optimiser in optimisers:
+            optimiser.step()
+    assert min(map(min, norms)) > 0.05  # both are clipped
+    torch.testing.assert_close(outcome.client.private["head"], head.detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(outcome.reply.params, {k: w.detach() for k, w in params.items()}, rtol=1e-4, atol=1e-6)
