@@ -27,6 +27,11 @@ def imported(path: Path) -> set[str]:
     return found & set(ORDER)
 
 
+def test_the_design_page_has_this_order() -> None:
+    page = (SOURCE.parents[1] / "docs" / "explanation" / "design.md").read_text()
+    assert " -> ".join(ORDER) in " ".join(page.split())
+
+
 def test_imports_point_to_the_left() -> None:
     for path in SOURCE.rglob("*.py"):
         part = path.relative_to(SOURCE).parts[0].removesuffix(".py")

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedacd.config import setting
@@ -48,15 +47,11 @@ class FedNova(Method):
         fits = a >= LEAST_STEPS
         return super().check(reply, shared) or (None if fits else f"the number of steps a is {a:g}, not 1 or more")
 
-    def _share(self, told: Tensors) -> Tensor:
-        """p before it is normalised."""
-        return told["n"] if self.weighting == "samples" else torch.ones_like(told["n"])
-
     def weight(self, told: Tensors) -> Tensor:
-        return self._share(told) / told["a"]
+        return super().weight(told) / told["a"]
 
     def combine(self, net: Net, server: Server, total: Total, num_clients: int, rng: np.random.Generator) -> Server:
-        share = self._share(total.told).double()
+        share = super().weight(total.told).double()  # p before it is normalised
         work = (share * total.told["a"].double()).sum() / share.sum()
         params = {
             name: (x + work * total.moved[name] / share.sum()).to(x.dtype) for name, x in server.shared.params.items()
