@@ -112,6 +112,7 @@ GROWTH = dataclasses.replace(
     num_classes=100,
     clients=20,
     method="fedacd",
+    scheme="custom",
     against_others=False,
     held=50,
     sizes=(20, 1000),
