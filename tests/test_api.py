@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import fedacd
 from fedacd.data import Dataset
+from fedacd.engine.setup import prepare
 from fedacd.errors import ConfigError, DataError, RecordError
 from fedacd.files import read_safetensors, write_safetensors
 from fedacd.methods import FedACD, Method
@@ -71,6 +72,18 @@ def test_own_arrays_and_own_model(digits: Dataset, tmp_path: Path) -> None:
         again = fedacd.Result.load(result.folder, model=model)
         torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
         assert again.final == result.final
+
+
+def test_a_registered_model_itself_is_as_by_its_name(digits: Dataset, tmp_path: Path) -> None:
+    """FedNH's scale is 20 with the ResNet; its file needs no model given again."""
+    settings = {"data.name": "digits", "method.name": "fednh"}
+    config = prepare(settings, dataset=digits, model=fedacd.MODELS["resnet18"]).config
+    assert config == prepare(settings | {"model.name": "resnet18"}, dataset=digits).config
+    assert config.method.options["scale"] == 20
+    result = fedacd.run(dataset=digits, model=fedacd.MODELS["small-cnn"], out=tmp_path / "run", **TINY)
+    torch.testing.assert_close(
+        fedacd.Result.load(result.folder).model(digits.x_test), result.model(digits.x_test), rtol=0, atol=0
+    )
 
 
 def test_a_model_file_runs_nothing_that_is_not_asked_for(tmp_path: Path) -> None:
