@@ -17,7 +17,7 @@ from fedacd.data import Dataset
 from fedacd.engine.setup import prepare
 from fedacd.errors import ConfigError, DataError, RecordError
 from fedacd.files import read_safetensors, write_safetensors
-from fedacd.methods import FedACD, Method
+from fedacd.methods import CReFF, FedACD, FedNH, Method
 
 TINY: dict[str, Any] = {"clients": 3, "participation": 0.7, "rounds": 2, "epochs": 1}
 
@@ -84,6 +84,24 @@ def test_a_registered_model_itself_is_as_by_its_name(digits: Dataset, tmp_path: 
     torch.testing.assert_close(
         fedacd.Result.load(result.folder).model(digits.x_test), result.model(digits.x_test), rtol=0, atol=0
     )
+
+
+def test_a_model_that_is_not_the_files_is_refused(digits: Dataset, tmp_path: Path) -> None:
+    def wide(num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, num_classes))
+
+    def narrow(num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, num_classes))
+
+    folder = fedacd.run(dataset=digits, model=wide, method="fedavg", out=tmp_path / "run", **TINY).folder
+    for model, method, message in (
+        (narrow, None, r"model or method: '1\.bias' is \[9\] there and \[8\] here"),
+        (Perceptron, None, r"model or method: '1\.bias' is \[9\] there and None here"),
+        (wide, FedNH(), r"model or method: '3\.bias' is \[10\] there and None here"),
+        (wide, CReFF(), r"model or method: 'head' is None there and \[10, 9\] here"),
+    ):
+        with pytest.raises(RecordError, match=message):
+            fedacd.Result.load(folder, model=model, method=method)
 
 
 def test_a_model_file_runs_nothing_that_is_not_asked_for(tmp_path: Path) -> None:
