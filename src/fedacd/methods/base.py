@@ -102,14 +102,20 @@ class Method(Settings):
     """FedAvg; every other method overrides what it does differently."""
 
     section: ClassVar[str] = "method"
-    title: ClassVar[str]
-    citation: ClassVar[str]
+    title: ClassVar[str] = "Method"
+    """The name of the class, where it does not give another."""
+    citation: ClassVar[str] = "no citation"
     needs_features: ClassVar[bool] = False
     """Whether a model without a head, and so without features, is refused."""
 
     weighting: str = setting(
         "uniform", "weight of a reply: equal, or by its number of samples", one_of=("uniform", "samples")
     )
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "title" not in cls.__dict__:
+            cls.title = cls.__name__
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> Self:
