@@ -1,5 +1,6 @@
 """The package from Python: the README's lines, results, inference."""
 
+import dataclasses
 import importlib
 import linecache
 import os
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import fedacd
+from fedacd.config import setting
 from fedacd.data import Dataset
 from fedacd.engine.setup import prepare
 from fedacd.errors import ConfigError, DataError, RecordError
@@ -183,6 +185,17 @@ def test_a_method_of_ones_own(digits: Dataset, tmp_path: Path) -> None:
         torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
     with pytest.raises(ConfigError, match=r"method\.lam is set beside a method object"):
         fedacd.run({"method.lam": 2.0}, dataset=digits, method=FedACD(lam=0.5))
+
+
+def test_a_method_of_ones_own_may_leave_a_setting_open(digits: Dataset, tmp_path: Path) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Late(Method):
+        first: int | None = setting(None, "round to begin with", at_least=1)
+
+    for number, first in enumerate((None, 2)):
+        result = fedacd.run(dataset=digits, method=Late(first=first), out=tmp_path / str(number), **TINY)
+        assert result.config.method.options.get("first") == first
+        assert fedacd.Result.load(result.folder, method=Late).model.method == Late(first=first)
 
 
 def test_settings_that_an_object_would_overrule_are_refused(digits: Dataset) -> None:
