@@ -215,17 +215,20 @@ def test_settings_that_an_object_would_overrule_are_refused(digits: Dataset) -> 
             fedacd.run(settings, **{"dataset": digits, **objects})  # type: ignore[arg-type]
 
 
-def test_a_changed_method_is_another_run(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inherited", [False, True])
+def test_a_changed_method_is_another_run(
+    inherited: bool, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An edited loss must not get the numbers of the one before."""
     monkeypatch.chdir(tmp_path)
 
     def folder(factor: str, **options: Any) -> Path:
         Path("edited.py").write_text(
             "import fedacd\n"
-            "class Scaled(fedacd.Method):\n"
-            "    title, citation = 'Scaled', 'nobody'\n"
+            f"class {'Part' if inherited else 'Scaled(fedacd.Method)'}:\n"
             "    def loss(self, out, y, w, now, shared, client):\n"
             f"        return {factor} * super().loss(out, y, w, now, shared, client)\n"
+            f"{'class Scaled(Part, fedacd.Method): pass' if inherited else ''}\n"
         )
         linecache.clearcache()
         sys.modules.pop("edited", None)

@@ -18,6 +18,7 @@ Shapes: B batch, C classes, D features.
 
 import hashlib
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -127,8 +128,10 @@ class Method(Settings):
 
     @classmethod
     def fingerprint(cls) -> str | None:
-        """16 hex digits that change with the source of a method of one's own; None for those of this package."""
-        own = [kind for kind in cls.__mro__ if issubclass(kind, Method) and not kind.__module__.startswith("fedacd.")]
+        """16 hex digits that change with the source of a method of one's own and of what it inherits, this package and
+        Python's own classes apart; None for the methods of this package."""
+        others = {"fedacd", *sys.stdlib_module_names}
+        own = [kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] not in others]
         source = "\n".join(source_of(kind) for kind in own)
         return hashlib.blake2b(source.encode(), digest_size=8).hexdigest() if own else None
 
