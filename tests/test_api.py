@@ -1,5 +1,6 @@
 """The package from Python: the README's lines, results, inference."""
 
+import dataclasses
 import importlib
 import linecache
 import os
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import fedacd
+from fedacd.config import setting
 from fedacd.data import Dataset
+from fedacd.engine.setup import prepare
 from fedacd.errors import ConfigError, DataError, RecordError
 from fedacd.files import read_safetensors, write_safetensors
-from fedacd.methods import FedACD, Method
+from fedacd.methods import CReFF, FedACD, FedNH, Method
 
 TINY: dict[str, Any] = {"clients": 3, "participation": 0.7, "rounds": 2, "epochs": 1}
 
@@ -71,6 +74,36 @@ def test_own_arrays_and_own_model(digits: Dataset, tmp_path: Path) -> None:
         again = fedacd.Result.load(result.folder, model=model)
         torch.testing.assert_close(again.model(digits.x_test), result.model(digits.x_test))
         assert again.final == result.final
+
+
+def test_a_registered_model_itself_is_as_by_its_name(digits: Dataset, tmp_path: Path) -> None:
+    """FedNH's scale is 20 with the ResNet; its file needs no model given again."""
+    settings = {"data.name": "digits", "method.name": "fednh"}
+    config = prepare(settings, dataset=digits, model=fedacd.MODELS["resnet18"]).config
+    assert config == prepare(settings | {"model.name": "resnet18"}, dataset=digits).config
+    assert config.method.options["scale"] == 20
+    result = fedacd.run(dataset=digits, model=fedacd.MODELS["small-cnn"], out=tmp_path / "run", **TINY)
+    torch.testing.assert_close(
+        fedacd.Result.load(result.folder).model(digits.x_test), result.model(digits.x_test), rtol=0, atol=0
+    )
+
+
+def test_a_model_that_is_not_the_files_is_refused(digits: Dataset, tmp_path: Path) -> None:
+    def wide(num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, num_classes))
+
+    def narrow(num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, num_classes))
+
+    folder = fedacd.run(dataset=digits, model=wide, method="fedavg", out=tmp_path / "run", **TINY).folder
+    for model, method, message in (
+        (narrow, None, r"model or method: '1\.bias' is \[9\] there and \[8\] here"),
+        (Perceptron, None, r"model or method: '1\.bias' is \[9\] there and None here"),
+        (wide, FedNH(), r"model or method: '3\.bias' is \[10\] there and None here"),
+        (wide, CReFF(), r"model or method: 'head' is None there and \[10, 9\] here"),
+    ):
+        with pytest.raises(RecordError, match=message):
+            fedacd.Result.load(folder, model=model, method=method)
 
 
 def test_a_model_file_runs_nothing_that_is_not_asked_for(tmp_path: Path) -> None:
@@ -154,6 +187,17 @@ def test_a_method_of_ones_own(digits: Dataset, tmp_path: Path) -> None:
         fedacd.run({"method.lam": 2.0}, dataset=digits, method=FedACD(lam=0.5))
 
 
+def test_a_method_of_ones_own_may_leave_a_setting_open(digits: Dataset, tmp_path: Path) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Late(Method):
+        first: int | None = setting(None, "round to begin with", at_least=1)
+
+    for number, first in enumerate((None, 2)):
+        result = fedacd.run(dataset=digits, method=Late(first=first), out=tmp_path / str(number), **TINY)
+        assert result.config.method.options.get("first") == first
+        assert fedacd.Result.load(result.folder, method=Late).model.method == Late(first=first)
+
+
 def test_settings_that_an_object_would_overrule_are_refused(digits: Dataset) -> None:
     lists = [np.arange(100), np.arange(100, 250)]
     for settings, objects, message in (
@@ -171,17 +215,20 @@ def test_settings_that_an_object_would_overrule_are_refused(digits: Dataset) -> 
             fedacd.run(settings, **{"dataset": digits, **objects})  # type: ignore[arg-type]
 
 
-def test_a_changed_method_is_another_run(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inherited", [False, True])
+def test_a_changed_method_is_another_run(
+    inherited: bool, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An edited loss must not get the numbers of the one before."""
     monkeypatch.chdir(tmp_path)
 
     def folder(factor: str, **options: Any) -> Path:
         Path("edited.py").write_text(
             "import fedacd\n"
-            "class Scaled(fedacd.Method):\n"
-            "    title, citation = 'Scaled', 'nobody'\n"
+            f"class {'Part' if inherited else 'Scaled(fedacd.Method)'}:\n"
             "    def loss(self, out, y, w, now, shared, client):\n"
             f"        return {factor} * super().loss(out, y, w, now, shared, client)\n"
+            f"{'class Scaled(Part, fedacd.Method): pass' if inherited else ''}\n"
         )
         linecache.clearcache()
         sys.modules.pop("edited", None)

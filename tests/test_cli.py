@@ -205,6 +205,15 @@ def test_a_method_of_ones_own_by_its_name(elsewhere: Path, monkeypatch: pytest.M
             message="unknown setting of Half 'method.shar'. Did you mean 'method.share'?")  # fmt: skip
 
 
+def test_a_method_of_ones_own_without_a_title(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    Path("bare_methods.py").write_text("from fedacd.methods import Method\nclass Bare(Method):\n    pass\n")
+    stdout, _ = invoke("methods", "bare_methods:Bare")
+    assert "bare_methods:Bare  Bare, no citation" in stdout
+    refused("run", *TINY, "--method", "bare_methods:Bare", "--set", "method.fingerprint=0",
+            message="method.fingerprint: 'Bare' is not the method of this config any more.")  # fmt: skip
+
+
 def test_a_sweep_reads_its_data_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
 

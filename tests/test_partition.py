@@ -222,9 +222,10 @@ class TestDirichlet:
             lists = split(labels, 10, Partition(scheme=scheme, beta=beta), seed)
             assert min(map(len, lists)) >= 10
 
+    @pytest.mark.parametrize("scheme", ["capped-dirichlet", "two-class-dirichlet"])
     @pytest.mark.parametrize(("clients", "num_classes"), [(1000, 10), (1000, 100), (100, 10)])
-    def test_giving_up_takes_seconds_and_says_what_to_change(self, clients: int, num_classes: int) -> None:
-        chosen = Partition(clients=clients, beta=0.01)
+    def test_giving_up_takes_seconds_and_says_what_to_change(self, clients: int, num_classes: int, scheme: str) -> None:
+        chosen = Partition(scheme=scheme, clients=clients, beta=0.01)
         start = time.process_time()
         with pytest.raises(ConfigError) as caught:
             split(balanced(50_000, num_classes), num_classes, chosen, 0)

@@ -110,3 +110,16 @@ def test_an_interrupted_run_that_cannot_be_saved_says_so(
     monkeypatch.setattr(RunFolder, "save_state", full)
     with pytest.raises(RecordError, match="No space left on device"):
         fedacd.run(dataset=digits, clients=3, rounds=2, epochs=1, on_round=interrupt, out=tmp_path / "run")
+
+
+def test_a_second_interrupt_breaks_off_saving_and_that_is_said(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "save_state", interrupt)
+    with pytest.raises(
+        RecordError, match=r"saving .*run was broken off \(KeyboardInterrupt\)\. What was saved before is"
+    ):
+        fedacd.run(dataset=digits, clients=3, rounds=2, epochs=1, on_round=interrupt, out=tmp_path / "run")

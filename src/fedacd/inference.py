@@ -90,6 +90,12 @@ class GlobalModel:
             part, _, key = name.partition("/")
             parts[part][key] = tensor
         constants = parts.pop(CONSTANTS)
+        for part, wanted in method.init_server(net, np.random.default_rng(0)).shared._asdict().items():
+            here, there = ({key: list(t.shape) for key, t in group.items()} for group in (wanted, parts[part]))
+            for key in sorted(here | there):
+                if here.get(key) != there.get(key):
+                    what = f"'{key}' is {there.get(key)} there and {here.get(key)} here"
+                    raise RecordError(f"{path} is of another model or method: {what}.")
         for name, tensor in net.constants().items():
             if name not in constants or constants[name].shape != tensor.shape:
                 raise RecordError(f"{path}: it does not hold the model's constant '{name}' as {list(tensor.shape)}.")

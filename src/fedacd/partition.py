@@ -104,7 +104,7 @@ def _dirichlet(sizes: Ints, settings: Partition, rng: Generator) -> Ints:
     counts = np.zeros((settings.clients, len(sizes)), np.int64)
     held = np.zeros(settings.clients, np.int64)
     cap = np.inf if settings.scheme == "dirichlet" else sizes.sum() / settings.clients
-    swaps = settings.scheme == "two-class-dirichlet"
+    swaps, classes = settings.scheme == "two-class-dirichlet", np.zeros(settings.clients, np.int64)
     for place, c in enumerate(np.flatnonzero(sizes)):
         # Dirichlet proportions scaled to sum to 1 over some clients are Dirichlet over those clients, so only they are
         # drawn: the law is the published one, and neither 0/0 nor rounding can send a sample to a full client.
@@ -114,9 +114,12 @@ def _dirichlet(sizes: Ints, settings: Partition, rng: Generator) -> Ints:
         counts[open_clients, c] = np.diff(cuts, prepend=0, append=sizes[c])
         if swaps and place >= 2:
             # One after the other, as published: a client may be among the last ones itself.
-            for last, client in enumerate(np.flatnonzero((counts[:, :c] > 0).sum(axis=1) < 2).tolist(), 1):
-                counts[[client, -last], c] = counts[[-last, client], c]
+            column = counts[:, c].tolist()
+            for last, client in enumerate(np.flatnonzero(classes < 2).tolist(), 1):
+                column[client], column[-last] = column[-last], column[client]
+            counts[:, c] = column
         held += counts[:, c]
+        classes += counts[:, c] > 0
     return counts
 
 

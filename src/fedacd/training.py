@@ -158,7 +158,12 @@ class Live:
                     self._save()
                 raise error
         except BaseException as ended:
-            return ended if isinstance(ended, RecordError) and ended is not error else None
+            if not can_save or not self._folder or self._saved is self._recorded:
+                return None
+            if isinstance(ended, RecordError):
+                return ended
+            what = f"saving {self._folder.path} was broken off ({type(ended).__name__})"
+            return RecordError(f"{what}. What was saved before is intact: run the same command again.")
 
     def _follow(self, world: World) -> None:
         """What the other processes of a run do: all of the same, but for the records."""

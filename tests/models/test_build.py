@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 import fedacd.models
 from fedacd.errors import ModelError
-from fedacd.models import MODELS, Net, build, label
+from fedacd.models import MODELS, Net, build, fingerprint, label
 
 SHAPE = (3, 16, 20)
 C = 5
@@ -147,6 +148,26 @@ def test_label() -> None:
     assert label(Mine) == f"{__name__}:Mine"
     assert label(functools.partial(Mine, width=3)) == f"{__name__}:Mine"
     assert label(classifier) == f"{__name__}:classifier"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_registered_factory_is_its_name(name: str) -> None:
+    assert label(MODELS[name]) == name
+    assert fingerprint(MODELS[name], make(name=name)) is None
+    part = functools.partial(MODELS[name])
+    assert ":" in label(part)  # its arguments are not in a record
+    assert fingerprint(part, make(name=part)) is not None
+
+
+def test_a_factory_may_be_an_object_that_cannot_be_hashed() -> None:
+    @dataclasses.dataclass
+    class Sized:
+        width: int
+
+        def __call__(self, num_classes: int) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(960, self.width), nn.Linear(self.width, num_classes))
+
+    assert fingerprint(Sized(3), make(name=Sized(3))) != fingerprint(Sized(4), make(name=Sized(4)))
 
 
 def test_all_is_complete() -> None:

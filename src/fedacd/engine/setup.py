@@ -222,7 +222,7 @@ def _label(kind: type[Method]) -> str:
 def _options(method: Method) -> dict[str, Any]:
     mark = method.fingerprint()
     values = dataclasses.asdict(method) | ({} if mark is None else {"fingerprint": mark})
-    return {f"method.{key}": value for key, value in values.items()}
+    return {f"method.{key}": value for key, value in values.items() if value is not None}
 
 
 def _members(

@@ -18,6 +18,7 @@ Shapes: B batch, C classes, D features.
 
 import hashlib
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -102,14 +103,20 @@ class Method(Settings):
     """FedAvg; every other method overrides what it does differently."""
 
     section: ClassVar[str] = "method"
-    title: ClassVar[str]
-    citation: ClassVar[str]
+    title: ClassVar[str] = "Method"
+    """The name of the class, where it does not give another."""
+    citation: ClassVar[str] = "no citation"
     needs_features: ClassVar[bool] = False
     """Whether a model without a head, and so without features, is refused."""
 
     weighting: str = setting(
         "uniform", "weight of a reply: equal, or by its number of samples", one_of=("uniform", "samples")
     )
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "title" not in cls.__dict__:
+            cls.title = cls.__name__
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> Self:
@@ -121,8 +128,10 @@ class Method(Settings):
 
     @classmethod
     def fingerprint(cls) -> str | None:
-        """16 hex digits that change with the source of a method of one's own; None for those of this package."""
-        own = [kind for kind in cls.__mro__ if issubclass(kind, Method) and not kind.__module__.startswith("fedacd.")]
+        """16 hex digits that change with the source of a method of one's own and of what it inherits, this package and
+        Python's own classes apart; None for the methods of this package."""
+        others = {"fedacd", *sys.stdlib_module_names}
+        own = [kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] not in others]
         source = "\n".join(source_of(kind) for kind in own)
         return hashlib.blake2b(source.encode(), digest_size=8).hexdigest() if own else None
 

@@ -63,17 +63,20 @@ def build(name: str | Factory, shape: Shape, num_classes: int, options: Mapping[
 
 def fingerprint(name: str | Factory, net: Net) -> str | None:
     """16 hex digits that change with the layers or the source of a model of one's own; None for those of `MODELS`."""
-    if name in MODELS or name in MODELS.values():
+    if label(name) in MODELS:
         return None
     return hashlib.blake2b(net.description.encode(), digest_size=8).hexdigest()
 
 
 def label(name: str | Factory) -> str:
-    """What a record calls a model: the name itself, or 'package.module:qualname' of a factory."""
+    """What a record calls a model: its name, or 'package.module:qualname' of a factory of one's own."""
     if isinstance(name, str):
         return name
-    if isinstance(name, functools.partial):
-        return label(name.func)
+    for known, factory in MODELS.items():
+        if factory is name:
+            return known
+    while isinstance(name, functools.partial):  # of a registered factory it is one's own
+        name = name.func
     named = name if hasattr(name, "__qualname__") else type(name)
     return f"{named.__module__}:{named.__qualname__}"
 
