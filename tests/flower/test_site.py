@@ -1,5 +1,6 @@
 """A site's side: its data, and its state on its disk."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,35 @@ def test_a_method_without_memory_needs_no_file(tmp_path: Path) -> None:
     do_round(central, tmp_path)
     site(central, 0, tmp_path).state_file.unlink()
     trained(central, 0, tmp_path)
+
+
+@pytest.mark.parametrize(("key", "name"), [("model.name", "theirs:Linear"), ("method.name", "theirs:Own")])
+def test_code_is_taken_from_packages_that_the_site_names_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, name: str
+) -> None:
+    """What the server names would be imported here, and called."""
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+    central = Central(deployment(tmp_path / "run", **{key.replace(".", "__"): name}))
+    sys.modules.pop("theirs")
+    for packages in ("", "others, their"):
+        with pytest.raises(ConfigError, match=rf"{key} = '{name}': .* node-config packages"):
+            site(central, 0, tmp_path, packages=packages)
+    assert "theirs" not in sys.modules
+    site(central, 0, tmp_path, packages="others, theirs").train(central.state.server.shared)
+
+
+THEIRS = """
+from torch import nn
+from fedacd import Method
+
+class Linear(nn.Sequential):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
+
+class Own(Method):
+    pass
+"""
 
 
 def test_what_does_not_fit_the_run_is_refused(central: Central, tmp_path: Path) -> None:

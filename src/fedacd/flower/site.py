@@ -40,6 +40,7 @@ class Node(Settings):
     )
     data: str = setting("", "a known name, an .npz file or a folder of class folders")
     state: str | None = setting(None, "folder for what the site keeps between rounds")
+    packages: str = setting("", "whose models and methods a run may name, such as 'ours, theirs'; fedacd's always")
     device: str = setting("cpu", "cpu, cuda or cuda:N")
     threads: int | None = setting(None, "CPU threads; torch's own choice", at_least=1)
 
@@ -71,6 +72,7 @@ class Site:
         self.node, self.order, self.config = node, order, order.config
         if order.client != node.partition_id:
             raise ConfigError(f"this site is client {node.partition_id}, not {order.client}.")
+        _require_known_code(node, self.config)
         self.dataset, self.members = _data(node, order)
         self.method: Method = find(self.config.method.name).build(self.config.method.options)
         _, self.net = build_net(self.config, type(self.method), self.dataset.shape, order.num_classes)
@@ -145,6 +147,18 @@ class Site:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_safetensors(path, flat, {"holds": "site", "rounds": rounds})
         path.chmod(0o600)
+
+
+def _require_known_code(node: Node, config: Config) -> None:
+    """The server sends names, and what has a name of one's own is imported: the site says from where that may be."""
+    allowed = {package.strip() for package in node.packages.split(",")}
+    for key, name in (("model.name", config.model.name), ("method.name", config.method.name)):
+        module, is_own, _ = (name or "").partition(":")
+        if is_own and module.partition(".")[0] not in allowed:
+            raise ConfigError(
+                f"{key} = '{name}': this site takes no code from there. Who trusts it names its package at the site: "
+                f"node-config packages = '{module.partition('.')[0]}'."
+            )
 
 
 def _data(node: Node, order: Order) -> tuple[Dataset, NDArray[np.int64]]:
