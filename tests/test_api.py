@@ -106,6 +106,19 @@ def test_a_model_that_is_not_the_files_is_refused(digits: Dataset, tmp_path: Pat
             fedacd.Result.load(folder, model=model, method=method)
 
 
+def test_a_model_of_the_same_shapes_that_is_another_is_warned_of(digits: Dataset, tmp_path: Path) -> None:
+    def trained(num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, num_classes))
+
+    def edited(num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Tanh(), nn.Linear(9, num_classes))
+
+    folder = fedacd.run(dataset=digits, model=trained, method="fedavg", out=tmp_path / "run", **TINY).folder
+    fedacd.Result.load(folder, model=trained)
+    with pytest.warns(UserWarning, match="not the model that was trained"):
+        fedacd.Result.load(folder, model=edited)
+
+
 def test_a_model_file_runs_nothing_that_is_not_asked_for(tmp_path: Path) -> None:
     about: dict[str, Any] = {
         "holds": "model",

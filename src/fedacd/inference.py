@@ -1,5 +1,6 @@
 """A trained global model, ready to be asked."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,10 @@ class GlobalModel:
             if name not in constants or constants[name].shape != tensor.shape:
                 raise RecordError(f"{path}: it does not hold the model's constant '{name}' as {list(tensor.shape)}.")
             tensor.copy_(constants[name])
+        trained = about["model_options"].get("fingerprint")
+        if trained not in (None, models.fingerprint(model or about["model"], net)):
+            text = f"{path}: by its source or layers this is not the model that was trained; it may answer otherwise."
+            warnings.warn(text, stacklevel=2)
         return cls(
             net,
             method,
