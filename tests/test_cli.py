@@ -108,6 +108,11 @@ def test_bad_lists_of_a_sweep(arguments: list[str], message: str) -> None:
     refused("sweep", *TINY, *arguments, message=message)
 
 
+def test_a_folder_that_a_sweep_cannot_write_is_one_message() -> None:
+    Path("file").touch()
+    refused("sweep", *TINY, "--seed", "0,1", "--out", "file/runs", message="cannot write file/runs: Not a directory.")
+
+
 def test_data_that_are_not_here_name_the_command() -> None:
     _, stderr = invoke("run", "--dataset", "cifar10", code=2)
     assert "fedacd data get cifar10" in stderr

@@ -53,6 +53,14 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(path.parent)
 
 
+def require_folder(path: Path) -> None:
+    """Make a folder where there is none; one that cannot be written to is refused before work goes into it."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file by these bytes."""
     with replacing(path) as partial:

@@ -218,6 +218,18 @@ def test_bad_input(arguments: list[str], message: str) -> None:
     assert not Path("runs").exists()
 
 
+def test_a_folder_that_cannot_be_written_is_one_message_whatever_the_number_of_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("file").touch()
+    _, stderr = invoke(*CUT, "--out", "file/runs", code=2)
+    assert stderr.startswith("error: cannot write file/runs: Not a directory.")
+    assert stderr.count("\n") == 1
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    _, stderr = invoke(*CUT, code=2)
+    assert stderr.startswith("error: cannot write runs: Permission denied.")
+
+
 def test_bad_input_of_merge_and_summaries() -> None:
     for command in ("merge", "summaries"):
         _, stderr = invoke(command, "all", "nowhere", code=2)

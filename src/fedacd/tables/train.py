@@ -9,6 +9,7 @@ from fedacd.data import Dataset
 from fedacd.display import RoundsProgress, console
 from fedacd.engine.setup import Setup, prepare
 from fedacd.errors import DataError, FedacdError, RecordError
+from fedacd.files import require_folder
 from fedacd.records import finished_rounds
 from fedacd.tables.found import Found, differences
 from fedacd.tables.match import Matched
@@ -21,6 +22,7 @@ def train_missing(runs: Sequence[Want], matched: Matched, out: Path, device: str
     datasets = {name: _load(name) for name in dict.fromkeys(want.dataset for want in missing)}
     _require_same_data(datasets, [*matched.done.values(), *matched.partly.values()])
     _setup(missing[0], datasets[missing[0].dataset], None, out, device)  # a mistake in what all share is found now
+    require_folder(out)
     failed: dict[str, Exception] = {}
     for name, dataset in datasets.items():  # a data set after the other, for the memory's sake
         setups: dict[str, Setup] = {}
