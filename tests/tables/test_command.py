@@ -152,6 +152,21 @@ def test_a_failure_does_not_stop_the_rest() -> None:
     assert "1 of 2 runs are not finished and left out." in stdout
 
 
+def test_a_damaged_checkpoint_does_not_stop_the_rest() -> None:
+    cut = [*CUT, "--method", "fedavg"]
+    invoke(*cut)
+    broken, sound = sorted(Path("runs").iterdir())
+    (broken / STATE).write_bytes(b"not a checkpoint")
+    for run in (broken, sound):
+        (run / ROUNDS).write_text(read_first_line(run))
+    (sound / STATE).unlink()
+    _, stderr = invoke(*cut, code=1)
+    assert stderr.startswith("error: digits-fedavg-beta0.1-")
+    assert f"{broken / STATE} is damaged or cut short" in stderr
+    assert stderr.count("\n") == 1
+    assert len(read_rounds(sound)) == 2
+
+
 def read_first_line(run: Path) -> str:
     return (run / ROUNDS).read_text().splitlines(keepends=True)[0]
 

@@ -1,5 +1,6 @@
 """Train the runs that a table lacks."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -72,7 +73,9 @@ def _train(setups: Mapping[str, Setup]) -> dict[str, Result | Exception]:
 
 
 def _done(setup: Setup) -> int:
-    done = finished_rounds(setup.out) or 0
+    done = 0
+    with contextlib.suppress(RecordError):  # its run fails of it, and the others go on
+        done = finished_rounds(setup.out) or 0
     if done:
         console.print(f"{setup.out} has {done} of {setup.config.train.rounds} rounds", markup=False)
     return done
