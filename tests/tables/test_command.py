@@ -215,6 +215,8 @@ def test_the_plan_estimates_time_from_summaries_and_names_their_device(wanted: W
         (["1", "--shard", "6/5"], "shard = '6/5': must be k/m"),
         (["1", "--shard", "x"], "shard = 'x': must be k/m"),
         (["1", "--shard", "1/2", "--from", "."], "shard = '1/2': goes with training, not with --from."),
+        (["1", "--out", "o", "--from", "."], "out = 'o': goes with training, not with --from."),
+        (["1", "--csv", "t", "--json", "./t"], "json = 't': is the file of --csv as well; give each its own."),
         (["1", "--json", "nowhere/t.json"], "json = 'nowhere/t.json': must be a file in a folder that exists"),
         (["1", "--plan", "--json", "t.json"], "json = 't.json': is for the table, which --plan does not make."),
         (["1", "--from", "nowhere"], "cannot read nowhere: No such file or directory."),
