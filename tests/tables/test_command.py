@@ -211,6 +211,7 @@ def test_the_plan_estimates_time_from_summaries_and_names_their_device(wanted: W
         (["1", "--rounds", "0"], "train.rounds = 0: must be a whole number at least 1."),
         (["1", "--rounds", "many"], "train.rounds = 'many': must be a whole number at least 1."),
         (["1", "--precision", "half"], "run.precision = 'half': must be one of fp32, tf32, bf16."),
+        (["1", "--precision", ""], "run.precision = '': must be one of fp32, tf32, bf16."),
         (["1", "--shard", "0/5"], "shard = '0/5': must be k/m, with k from 1 to m, such as 2/5."),
         (["1", "--shard", "6/5"], "shard = '6/5': must be k/m"),
         (["1", "--shard", "x"], "shard = 'x': must be k/m"),

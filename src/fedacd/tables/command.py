@@ -56,7 +56,7 @@ def table(
         betas=options.numbers("beta", beta),
     )
     numbers, length = options.seeds(seeds), options.rounds(rounds, cut.rounds)
-    options.setting("run.precision", precision or "fp32")
+    options.setting("run.precision", "fp32" if precision is None else precision)
     options.device(device)
 
     def at(precision: str) -> wanted.Wanted:
