@@ -15,7 +15,7 @@ from fedacd.config import Config
 from fedacd.data import Dataset
 from fedacd.data import load as load_data
 from fedacd.methods import METHODS
-from fedacd.records import read_config, read_rounds
+from fedacd.records import STATE, read_config, read_rounds
 
 TINY = ["--dataset", "digits", "--clients", "3", "--participation", "0.7", "--rounds", "2", "--epochs", "1"]
 
@@ -106,6 +106,11 @@ def test_bad_input_of_a_sweep_is_found_before_anything_is_trained() -> None:
 )
 def test_bad_lists_of_a_sweep(arguments: list[str], message: str) -> None:
     refused("sweep", *TINY, *arguments, message=message)
+
+
+def test_a_folder_that_a_sweep_cannot_write_is_one_message() -> None:
+    Path("file").touch()
+    refused("sweep", *TINY, "--seed", "0,1", "--out", "file/runs", message="cannot write file/runs: Not a directory.")
 
 
 def test_data_that_are_not_here_name_the_command() -> None:
@@ -224,6 +229,17 @@ def test_a_sweep_reads_its_data_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedacd.data.load", load)
     invoke("sweep", *TINY, "--seed", "0,1", "--rounds", "1")
     assert read == ["digits"]
+
+
+def test_a_damaged_checkpoint_does_not_stop_the_rest_of_a_sweep() -> None:
+    arguments = [*TINY, "--method", "fedavg", "--rounds", "1", "--out", "all"]
+    invoke("sweep", *arguments)
+    (run,) = Path("all").iterdir()
+    (run / STATE).write_bytes(b"not a checkpoint")
+    stdout, stderr = invoke("sweep", *arguments, "--seed", "0,1", code=1)
+    assert stderr.startswith(f"error: 1/2 FedAvg, seed 0: {run / STATE} is damaged or cut short")
+    assert stderr.count("\n") == 1
+    assert "2/2 FedAvg, seed 1: round 1/1" in stdout
 
 
 def test_sweep_over_comma_lists() -> None:

@@ -27,7 +27,8 @@ from fedacd.config import Config, Settings, allowed, kinds_of
 from fedacd.display import ONE_OF_MANY, RoundsProgress, console, print_metrics
 from fedacd.engine.setup import Setup, prepare
 from fedacd.environment import rank_and_size
-from fedacd.errors import ConfigError
+from fedacd.errors import ConfigError, RecordError
+from fedacd.files import require_folder
 from fedacd.flower.command import flower_app
 from fedacd.methods import METHODS, find
 from fedacd.models import MODELS
@@ -209,10 +210,18 @@ def _short(key: str) -> str:
 def _train(setups: dict[str, Setup], track: str | None) -> dict[str, Result | Exception]:
     """Train labelled runs, and show how they come along."""
     tracker = None if track is None else Tracker(track)
+    if len(setups) > 1:  # otherwise each of them says it
+        require_folder(next(iter(setups.values())).out.parent)
     names = {id(setup): label for label, setup in setups.items()}
     done = {}
     for label, setup in setups.items():
-        rounds, found = setup.config.train.rounds, finished_rounds(setup.out)
+        rounds = setup.config.train.rounds
+        found: int | None = None
+        try:
+            found = finished_rounds(setup.out)
+        except RecordError:
+            if len(setups) == 1:
+                raise  # otherwise its run fails of it, and the others go on
         if found is not None:
             console.print(f"{label}: {setup.out} has {found} of {rounds} rounds", markup=False)
         else:

@@ -1,6 +1,7 @@
 """Files that survive a crash, and messages in place of tracebacks: atomic writing, guarded reading."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -35,11 +36,13 @@ def writing(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Where to write what replaces a file as a whole: after a crash at any moment it is the old one or the new one."""
-    partial = path.with_name(path.name + ".partial")
     with writing(path):
+        if path.is_dir():  # such as '.', which has no name to add to
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if path.exists() and not path.is_file():  # a device or a pipe takes what it is given
             yield path
             return
+        partial = path.with_name(path.name + ".partial")
         try:
             yield partial
             sync(partial)
@@ -48,6 +51,14 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
             raise
         sync(path.parent)
+
+
+def require_folder(path: Path) -> None:
+    """Make a folder where there is none; one that cannot be written to is refused before work goes into it."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -56,10 +56,11 @@ def test_nothing_to_report(tmp_path: Path, where: str) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "a")
     (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file" / "page.html", tmp_path / "a"):
+    for out in (tmp_path / "file" / "page.html", tmp_path / "a", Path(), Path("..")):
         result = CliRunner().invoke(app, [str(tmp_path / "a"), "-o", str(out)])
         assert result.exit_code == 2
         assert f"error: cannot write {out}" in result.stderr

@@ -112,6 +112,15 @@ def test_matrices_of_own_data_alone_are_shown(browser: Browser, tmp_path: Path) 
     assert drawn(browser, "matrix-plots") == 2
 
 
+def test_what_is_picked_names_its_problem_while_the_list_is_closed(opened: Browser) -> None:
+    """The weights' own heading has it; a picture of a partition or of matrices has no other."""
+    for box in ("partition-pick", "matrix-pick"):
+        picked = opened.js(f"document.getElementById('{box}').selectedOptions[0].textContent")
+        assert picked.startswith("CIFAR-10, beta 0.05, "), box
+    heading = "document.querySelector('#weight-plots figcaption, #weight-plots h3').textContent"
+    assert "CIFAR-10, beta 0.05" in opened.js(heading)
+
+
 @pytest.mark.parametrize("width", [390, 1400])
 def test_a_screenshot_has_the_whole_page_and_its_plots(width: int, opened: Browser, page: Path, tmp_path: Path) -> None:
     opened.size(width, 900)

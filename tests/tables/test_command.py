@@ -152,6 +152,21 @@ def test_a_failure_does_not_stop_the_rest() -> None:
     assert "1 of 2 runs are not finished and left out." in stdout
 
 
+def test_a_damaged_checkpoint_does_not_stop_the_rest() -> None:
+    cut = [*CUT, "--method", "fedavg"]
+    invoke(*cut)
+    broken, sound = sorted(Path("runs").iterdir())
+    (broken / STATE).write_bytes(b"not a checkpoint")
+    for run in (broken, sound):
+        (run / ROUNDS).write_text(read_first_line(run))
+    (sound / STATE).unlink()
+    _, stderr = invoke(*cut, code=1)
+    assert stderr.startswith("error: digits-fedavg-beta0.1-")
+    assert f"{broken / STATE} is damaged or cut short" in stderr
+    assert stderr.count("\n") == 1
+    assert len(read_rounds(sound)) == 2
+
+
 def read_first_line(run: Path) -> str:
     return (run / ROUNDS).read_text().splitlines(keepends=True)[0]
 
@@ -196,10 +211,13 @@ def test_the_plan_estimates_time_from_summaries_and_names_their_device(wanted: W
         (["1", "--rounds", "0"], "train.rounds = 0: must be a whole number at least 1."),
         (["1", "--rounds", "many"], "train.rounds = 'many': must be a whole number at least 1."),
         (["1", "--precision", "half"], "run.precision = 'half': must be one of fp32, tf32, bf16."),
+        (["1", "--precision", ""], "run.precision = '': must be one of fp32, tf32, bf16."),
         (["1", "--shard", "0/5"], "shard = '0/5': must be k/m, with k from 1 to m, such as 2/5."),
         (["1", "--shard", "6/5"], "shard = '6/5': must be k/m"),
         (["1", "--shard", "x"], "shard = 'x': must be k/m"),
         (["1", "--shard", "1/2", "--from", "."], "shard = '1/2': goes with training, not with --from."),
+        (["1", "--out", "o", "--from", "."], "out = 'o': goes with training, not with --from."),
+        (["1", "--csv", "t", "--json", "./t"], "json = 't': is the file of --csv as well; give each its own."),
         (["1", "--json", "nowhere/t.json"], "json = 'nowhere/t.json': must be a file in a folder that exists"),
         (["1", "--plan", "--json", "t.json"], "json = 't.json': is for the table, which --plan does not make."),
         (["1", "--from", "nowhere"], "cannot read nowhere: No such file or directory."),
@@ -216,6 +234,18 @@ def test_bad_input(arguments: list[str], message: str) -> None:
     assert stderr.startswith(f"error: {message}"), stderr
     assert stderr.count("\n") == 1
     assert not Path("runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_message_whatever_the_number_of_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("file").touch()
+    _, stderr = invoke(*CUT, "--out", "file/runs", code=2)
+    assert stderr.startswith("error: cannot write file/runs: Not a directory.")
+    assert stderr.count("\n") == 1
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    _, stderr = invoke(*CUT, code=2)
+    assert stderr.startswith("error: cannot write runs: Permission denied.")
 
 
 def test_bad_input_of_merge_and_summaries() -> None:

@@ -1,7 +1,9 @@
 """Joining records: copied whole, kept where longer, refused where they disagree."""
 
+import errno
 import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,24 @@ def test_a_config_that_cannot_be_read_does_not_stop_the_rest(wanted: Wanted, tmp
     assert note.startswith(f"note: {bad} is left out: ")
     assert end == f"{tmp_path / 'all'}: 1 new run, 0 replaced by a longer record, 0 already there"
     assert len(read_rounds(tmp_path / "all" / wanted.runs[0].name)) == 1
+
+
+def test_a_folder_that_may_not_be_read_does_not_stop_the_rest(
+    wanted: Wanted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made up, because permissions do not stop root."""
+    closed, _ = (made_run(tmp_path / "a", want, [0.1]) for want in wanted.runs[:2])
+    exists = Path.exists
+
+    def refuse(path: Path) -> bool:
+        if path.parent == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    merged = merge(tmp_path / "all", [tmp_path / "a"])
+    assert merged.new == [wanted.runs[1].name]
+    assert merged.notes == [f"{closed} is left out: Permission denied."]
 
 
 def test_a_run_in_use_is_refused(wanted: Wanted, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ function fillMatrices() {
   const keys = new Map();
   for (const entry of data.matrices.filter(shows)) {
     const key = [entry.problem, entry.seed, entry.client].join(":");
-    keys.set(key, [key, `client ${entry.client}, ${seedText(entry)}`, data.problems[entry.problem].title]);
+    keys.set(key, [key, `${data.problems[entry.problem].title}, client ${entry.client}, ${seedText(entry)}`, null]);
   }
   fill(at("matrix-pick"), [...keys.values()]);
 }

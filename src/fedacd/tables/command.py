@@ -27,7 +27,9 @@ def table(
         str | None, typer.Option(help="fp32, tf32 or bf16. Default: fp32; with --from, that of the runs.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: cuda where there is one.")] = "auto",
-    out: Annotated[Path, typer.Option(help="The folder in which runs have theirs.")] = Path("runs"),
+    out: Annotated[
+        Path | None, typer.Option(help="The folder in which runs have theirs. Default: runs.", show_default=False)
+    ] = None,
     from_: Annotated[
         list[Path] | None,
         typer.Option(
@@ -54,7 +56,7 @@ def table(
         betas=options.numbers("beta", beta),
     )
     numbers, length = options.seeds(seeds), options.rounds(rounds, cut.rounds)
-    options.setting("run.precision", precision or "fp32")
+    options.setting("run.precision", "fp32" if precision is None else precision)
     options.device(device)
 
     def at(precision: str) -> wanted.Wanted:
@@ -62,8 +64,10 @@ def table(
 
     everything = at(precision or "fp32")
     part = wanted.shard(everything.runs, shard)
-    if shard and from_:
-        raise ConfigError(f"shard = {shard!r}: goes with training, not with --from.")
+    for name, value in {"shard": shard, "out": out and str(out)}.items():
+        if value is not None and from_:
+            raise ConfigError(f"{name} = {value!r}: goes with training, not with --from.")
+    out = out or Path("runs")
     seen = look.read_from(at, from_, precision) if from_ else look.look_in(everything, out)
     if from_:
         part = seen.wanted.runs

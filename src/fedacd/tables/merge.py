@@ -82,13 +82,20 @@ def runs_in(source: Path, notes: list[str]) -> list[Path]:
         if (source / CONFIG).exists():
             return [source.resolve()]
         entries = sorted(entry for entry in source.iterdir() if not entry.name.startswith("."))
-        runs = [entry for entry in entries if (entry / CONFIG).exists()]
-        foreign = [entry.name for entry in entries if entry.is_dir() and entry not in runs]
     except OSError as error:
         raise RecordError(f"cannot read {source}: {error.strerror}.") from None
+    runs, foreign, unreadable = list[Path](), list[str](), list[str]()
+    for entry in entries:
+        try:
+            if (entry / CONFIG).exists():
+                runs.append(entry)
+            elif entry.is_dir():
+                foreign.append(f"{entry} is passed over: it holds no fedacd run.")
+        except OSError as error:
+            unreadable.append(f"{entry} is left out: {error.strerror}.")
     if not runs:
-        raise RecordError(f"{source} holds no fedacd run: no folder in it has a {CONFIG}.")
-    notes += [f"{source / name} is passed over: it holds no fedacd run." for name in foreign]
+        raise RecordError(" ".join([f"{source} holds no fedacd run: no folder in it has a {CONFIG}.", *unreadable]))
+    notes += foreign + unreadable
     for run in runs:
         content = b""
         with contextlib.suppress(OSError):  # where it cannot be read, `read_rounds` says so

@@ -68,3 +68,7 @@ def check_files(files: Mapping[str, Path | None], plan: bool) -> None:
             raise ConfigError(f"{name} = {str(path)!r}: is for the table, which --plan does not make. Leave one out.")
         if path and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
             raise ConfigError(f"{name} = {str(path)!r}: must be a file in a folder that exists and can be written to.")
+    named: dict[Path, str] = {}
+    for name, path in files.items():
+        if path and (other := named.setdefault(path.resolve(), name)) != name:
+            raise ConfigError(f"{name} = {str(path)!r}: is the file of --{other} as well; give each its own.")

@@ -1,5 +1,6 @@
 """Train the runs that a table lacks."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from fedacd.data import Dataset
 from fedacd.display import RoundsProgress, console
 from fedacd.engine.setup import Setup, prepare
 from fedacd.errors import DataError, FedacdError, RecordError
+from fedacd.files import require_folder
 from fedacd.records import finished_rounds
 from fedacd.tables.found import Found, differences
 from fedacd.tables.match import Matched
@@ -21,6 +23,7 @@ def train_missing(runs: Sequence[Want], matched: Matched, out: Path, device: str
     datasets = {name: _load(name) for name in dict.fromkeys(want.dataset for want in missing)}
     _require_same_data(datasets, [*matched.done.values(), *matched.partly.values()])
     _setup(missing[0], datasets[missing[0].dataset], None, out, device)  # a mistake in what all share is found now
+    require_folder(out)
     failed: dict[str, Exception] = {}
     for name, dataset in datasets.items():  # a data set after the other, for the memory's sake
         setups: dict[str, Setup] = {}
@@ -70,7 +73,9 @@ def _train(setups: Mapping[str, Setup]) -> dict[str, Result | Exception]:
 
 
 def _done(setup: Setup) -> int:
-    done = finished_rounds(setup.out) or 0
+    done = 0
+    with contextlib.suppress(RecordError):  # its run fails of it, and the others go on
+        done = finished_rounds(setup.out) or 0
     if done:
         console.print(f"{setup.out} has {done} of {setup.config.train.rounds} rounds", markup=False)
     return done
