@@ -27,7 +27,7 @@ test: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-flower: $(FLOWER_INSTALLED)
 	$(FLOWER)/pytest tests/flower
