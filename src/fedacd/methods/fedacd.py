@@ -80,7 +80,6 @@ def log_ratio(P: Tensor, seen: Tensor, counts: Tensor, missing: float) -> Tensor
 class FedACD(Method):
     """L1 + lam * L2 on the clients, aggregation by V on the server."""
 
-    title: ClassVar[str] = "FedACD"
     citation: ClassVar[str] = "Zhou et al., IJCAI 2025"
 
     lam: float = setting(1.0, "weight of L2", at_least=0)
