@@ -168,6 +168,10 @@ class Train(Settings):
         """Those of a step: `own`, `mixed` or `both`."""
         return self.mixup_batch if self.mixup else "own"
 
+    def lr_in(self, round_: int) -> float:
+        """The learning rate of a round."""
+        return self.lr * self.lr_decay ** (round_ - 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Settings):
@@ -262,6 +266,10 @@ class Config:
         """A copy in which settings that were left open take these values."""
         flat = self.flat()
         return self.replace({key: value for key, value in defaults.items() if flat.get(key) is None})
+
+    def measured_in(self, round_: int) -> bool:
+        """Whether a round is evaluated."""
+        return round_ % self.run.eval_every == 0 or round_ == self.train.rounds
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide the numbers of a run."""
