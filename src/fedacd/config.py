@@ -11,7 +11,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -250,13 +250,12 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """`section.key` -> value, in the order of the sections, unset ones included."""
-        return dict(self._items())
-
-    def _items(self) -> Iterator[tuple[str, Any]]:
+        found: dict[str, Any] = {}
         for section in _SECTIONS:
             group = getattr(self, section)
             values = {"name": group.name, **group.options} if isinstance(group, Choice) else dataclasses.asdict(group)
-            yield from ((f"{section}.{name}", value) for name, value in values.items())
+            found |= {f"{section}.{name}": value for name, value in values.items()}
+        return found
 
     def replace(self, values: Mapping[str, Any]) -> "Config":
         """A copy with some settings changed."""
@@ -283,7 +282,7 @@ class Config:
 
     def to_toml(self) -> str:
         lines: list[str] = []
-        for key, value in self._items():
+        for key, value in self.flat().items():
             section, _, name = key.partition(".")
             if f"[{section}]" not in lines:
                 lines += ["", f"[{section}]"]
