@@ -11,7 +11,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -168,6 +168,10 @@ class Train(Settings):
         """Those of a step: `own`, `mixed` or `both`."""
         return self.mixup_batch if self.mixup else "own"
 
+    def lr_in(self, round_: int) -> float:
+        """The learning rate of a round."""
+        return self.lr * self.lr_decay ** (round_ - 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Settings):
@@ -246,13 +250,12 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """`section.key` -> value, in the order of the sections, unset ones included."""
-        return dict(self._items())
-
-    def _items(self) -> Iterator[tuple[str, Any]]:
+        found: dict[str, Any] = {}
         for section in _SECTIONS:
             group = getattr(self, section)
             values = {"name": group.name, **group.options} if isinstance(group, Choice) else dataclasses.asdict(group)
-            yield from ((f"{section}.{name}", value) for name, value in values.items())
+            found |= {f"{section}.{name}": value for name, value in values.items()}
+        return found
 
     def replace(self, values: Mapping[str, Any]) -> "Config":
         """A copy with some settings changed."""
@@ -262,6 +265,10 @@ class Config:
         """A copy in which settings that were left open take these values."""
         flat = self.flat()
         return self.replace({key: value for key, value in defaults.items() if flat.get(key) is None})
+
+    def measured_in(self, round_: int) -> bool:
+        """Whether a round is evaluated."""
+        return round_ % self.run.eval_every == 0 or round_ == self.train.rounds
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide the numbers of a run."""
@@ -275,7 +282,7 @@ class Config:
 
     def to_toml(self) -> str:
         lines: list[str] = []
-        for key, value in self._items():
+        for key, value in self.flat().items():
             section, _, name = key.partition(".")
             if f"[{section}]" not in lines:
                 lines += ["", f"[{section}]"]

@@ -59,10 +59,6 @@ def mean_over(values: Tensor, priors: Tensor) -> Tensor:
     return weighted / weights.sum(-1)
 
 
-def uniform_accuracy(accuracy: Tensor) -> float:
-    return float(accuracy.nanmean())
-
-
 def client_accuracy(accuracy: Tensor, priors: Tensor) -> float:
     return float(mean_over(accuracy, priors).nanmean())
 
@@ -88,14 +84,16 @@ def label_priors(counts: Tensor) -> Tensor:
     return counts.double() / counts.double().sum(-1, keepdim=True)
 
 
+def accuracies(counts: Tally) -> dict[str, Any]:
+    """Of the global model, from its tally on the test set: what takes no knowledge of the clients."""
+    accuracy = per_class_accuracy(counts)
+    per_class = [None if math.isnan(value) else value for value in accuracy.tolist()]
+    return {"accuracy": float(accuracy.nanmean()), "per_class": per_class}
+
+
 def global_metrics(counts: Tally, priors: Tensor) -> dict[str, Any]:
-    """Of the global model, from its tally on the test set."""
-    accuracy = per_class_accuracy(counts).cpu()
-    return {
-        "accuracy": uniform_accuracy(accuracy),
-        "accuracy_client": client_accuracy(accuracy, priors),
-        "per_class": [None if value != value else value for value in accuracy.tolist()],
-    }
+    """Of the global model, from its tally on the test set and the clients' label distributions."""
+    return accuracies(counts) | {"accuracy_client": client_accuracy(per_class_accuracy(counts), priors)}
 
 
 def local_metrics(on_test: Tally, on_own: Tally, priors: Tensor) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class RunFolder:
         # The config comes last: a folder that has one is complete.
         write_atomically(self.path / CONFIG, config.to_toml().encode())
 
-    def resume(self, config: Config, say: Callable[[str], None] = lambda _: None) -> State | None:
+    def resume(self, config: Config, say: Callable[[str], None]) -> State | None:
         """The checkpoint, and rounds.jsonl cut back to it; None for a run that has none yet, or begins afresh.
 
         `say` is told of a line that was cut short.
@@ -156,9 +156,7 @@ class RunFolder:
         write_safetensors(self.path / MATRICES, tensors, {"holds": "matrices", "round": round_})
 
     @contextlib.contextmanager
-    def session(
-        self, device: torch.device, done: int, engine: Callable[[], Mapping[str, Any]] = dict
-    ) -> Iterator[None]:
+    def session(self, device: torch.device, done: int, engine: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
         """Note in env.json who works on the run from which round on, and when; `ended` stays null after a kill.
 
         `engine` tells at the end how the work was done.

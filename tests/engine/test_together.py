@@ -193,6 +193,7 @@ def test_workers_are_cores_but_no_more_than_participants(data: Dataset, monkeypa
         (["--workers", "0"], "run.workers = 0: must be a whole number at least 1."),
         (["--workers", "99"], "run.workers = 99: this machine has 8 cores for them."),
         (["--workers", "3"], "run.workers = 3: only 2 clients train in a round."),
+        (["--workers", "2", "--participation", "0.01"], "run.workers = 2: only 1 client trains in a round."),
         (["--workers", "2", "--slots", "2"], "run.workers = 2: "),
         (["--precision", "fp8"], "run.precision = 'fp8': must be one of fp32, tf32, bf16."),
         (["--set", "run.threads=0"], "run.threads = 0: must be a whole number at least 1 and at most 1024."),

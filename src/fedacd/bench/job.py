@@ -37,9 +37,6 @@ class Job:
     profile: str | None = None
     """A file for the time of every kernel of a GPU, of the engine's turns."""
 
-    def text(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
-
 
 def run_apart(job: Job, command: list[str]) -> list[Turn]:
     """Run a turn in a new process and read the result of every contestant, or the reason why there is none.
@@ -51,7 +48,7 @@ def run_apart(job: Job, command: list[str]) -> list[Turn]:
     environment |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     with tempfile.TemporaryDirectory(prefix="fedacd-bench-", ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
-            [*command, job.text()],
+            [*command, json.dumps(dataclasses.asdict(job))],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

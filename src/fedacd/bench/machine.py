@@ -23,10 +23,8 @@ BUSY_SHARE = 0.1
 
 def describe(device: torch.device) -> dict[str, Any]:
     """Hardware and versions."""
-    found = environment(device) | {"date": datetime.now(UTC).date().isoformat(), "cores": cores()}
-    found["cpu"] = _cpu_name()
-    found["cpu_bf16"] = _has_bf16()
-    return found
+    date = datetime.now(UTC).date().isoformat()
+    return environment(device) | {"date": date, "cores": cores(), "cpu": _cpu_name(), "cpu_bf16": _has_bf16()}
 
 
 def not_idle(device: torch.device, *, first: bool = True, seconds: float = 1.0) -> list[str]:

@@ -37,9 +37,14 @@ def torch_seed(seed: int, stream: Stream, *where: int) -> int:
     return int(generator(seed, stream, *where).integers(2**62))
 
 
+def num_participants(num_clients: int, ratio: float) -> int:
+    """How many clients train in a round."""
+    return max(1, math.floor(ratio * num_clients + 1e-9))
+
+
 def participants(seed: int, round_: int, num_clients: int, ratio: float) -> NDArray[np.int64]:
     """The clients of a round, in ascending order; the draw depends on seed and round only."""
-    count = max(1, math.floor(ratio * num_clients + 1e-9))
+    count = num_participants(num_clients, ratio)
     chosen = generator(seed, Stream.PARTICIPANTS, round_).choice(num_clients, count, replace=False)
     return np.sort(chosen).astype(np.int64)
 

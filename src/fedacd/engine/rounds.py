@@ -118,16 +118,10 @@ class Simulation:
             test=self.test,
             plan=local_plan(config.run.seed, round_, number, self._labels[number], config.train, config.data),
             train=config.train,
-            lr=self._lr(round_),
+            lr=config.train.lr_in(round_),
             seed=torch_seed(config.run.seed, Stream.TORCH, round_, number),
-            measure=self._measured(round_),
+            measure=config.measured_in(round_),
         )
-
-    def _lr(self, round_: int) -> float:
-        return self.config.train.lr * self.config.train.lr_decay ** (round_ - 1)
-
-    def _measured(self, round_: int) -> bool:
-        return round_ % self.config.run.eval_every == 0 or round_ == self.config.train.rounds
 
     def feed(self, number: int, outcome: Outcome) -> bool:
         """Take in a client's outcome; whether the round is ready to be closed."""
@@ -150,7 +144,7 @@ class Simulation:
         server = world.same(server)
         with aside((server, told, round_.seen)):
             seen, counts = world.gather(round_.seen, round_.chosen), Tensors()
-            if self._measured(round_.number):
+            if self.config.measured_in(round_.number):
                 mine = self.test[world.rank :: world.size]
                 counts = world.sum(tally(self.net, self.method, server.shared, self.images, mine))
             later = Later((server, told, seen, counts, _witnesses(server)), self.device)
@@ -190,7 +184,7 @@ class Simulation:
         return {
             "round": round_.number,
             **measured,
-            "lr": self._lr(round_.number),
+            "lr": self.config.train.lr_in(round_.number),
             "participants": round_.chosen,
             "weights": (weights / weights.sum()).tolist(),
             "told": {name: values.tolist() for name, values in told.items()},

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
-import math
 import os
 import sys
 import warnings
@@ -22,7 +21,7 @@ from fedacd import data, models, partition
 from fedacd.config import Config, Data
 from fedacd.data import Dataset
 from fedacd.engine.batches import Images
-from fedacd.engine.plan import Stream, torch_seed
+from fedacd.engine.plan import Stream, num_participants, torch_seed
 from fedacd.environment import rank_and_size
 from fedacd.errors import ConfigError, ModelError
 from fedacd.methods import METHODS, Method, find
@@ -204,9 +203,10 @@ def _check_workers(config: Config, kind: str) -> None:
         raise ConfigError(f"run.threads = {config.run.threads}: {workers} workers have one each; use run.workers = 1.")
     if workers > most:
         raise ConfigError(f"run.workers = {workers}: this machine has {most} {what} for them.")
-    taking_part = math.floor(config.train.participation * config.partition.clients + 1e-9)
-    if max(workers, ranks) > max(1, taking_part):
-        raise ConfigError(f"run.workers = {max(workers, ranks)}: only {taking_part} clients train in a round.")
+    taking_part = num_participants(config.partition.clients, config.train.participation)
+    if max(workers, ranks) > taking_part:
+        clients = "1 client trains" if taking_part == 1 else f"{taking_part} clients train"
+        raise ConfigError(f"run.workers = {max(workers, ranks)}: only {clients} in a round.")
 
 
 def cores() -> int:

@@ -133,15 +133,11 @@ def forked(size: int, follow: Callable[[World], None]) -> Iterator[World]:
 
     What this process has read and built is theirs too, without a copy.
     """
-    if size == 1:
-        yield ALONE
-        return
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder) / "ranks"
         children = [_fork(rank, size, meeting, follow) for rank in range(1, size)]
         try:
-            with _world(0, size, f"file://{meeting}") as world:
-                world._words = meeting.parent
+            with _world(0, size, f"file://{meeting}", words=meeting.parent) as world:
                 yield world
         finally:
             for child in children:
@@ -202,7 +198,7 @@ def joined(device: torch.device) -> Iterator[World]:
 
 
 @contextlib.contextmanager
-def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterator[World]:
+def _world(rank: int, size: int, address: str, backend: str = "gloo", words: Path | None = None) -> Iterator[World]:
     try:
         store, _, _ = next(rendezvous(address, rank, size, timeout=JOINING))
         store = PrefixStore(f"fedacd-{next(_WORLDS)}", store)  # torchrun's still knows the world before this one
@@ -210,7 +206,7 @@ def _world(rank: int, size: int, address: str, backend: str = "gloo") -> Iterato
         group = dist.new_group(timeout=PATIENCE, backend=backend)
     except RuntimeError as error:
         raise WorkerError(f"a worker process of this run has not come ({_first_line(error)}).") from None
-    world = World(rank, size, group)
+    world = World(rank, size, group, words)
     try:
         yield world
     finally:

@@ -16,7 +16,7 @@ import torch
 from fedacd.engine.batches import Images
 from fedacd.engine.crew import Loop, Trainer
 from fedacd.engine.local import Job, begin, hyper_parameters
-from fedacd.engine.plan import local_plan, participants
+from fedacd.engine.plan import local_plan, num_participants, participants
 from fedacd.engine.setup import Setup, cores
 from fedacd.engine.slots import SLOTS, Slots, variable
 from fedacd.engine.spread import can_fork
@@ -73,7 +73,7 @@ def workers_for(setup: Setup) -> int:
         if wanted is None:
             return 1
         raise ConfigError(f"run.workers = {wanted}: this process cannot be forked any more; use 1, or torchrun.")
-    return wanted or min(cores(), _participants(setup))
+    return wanted or min(cores(), num_participants(len(setup.members), setup.config.train.participation))
 
 
 def _steps(setup: Setup) -> int:
@@ -89,11 +89,6 @@ def _width(setup: Setup) -> float:
     ratio = config.train.participation
     rounds = [participants(config.run.seed, round_, len(sizes), ratio) for round_ in range(1, 51)]
     return float(sum(steps[chosen].sum() for chosen in rounds) / sum(steps[chosen].max() for chosen in rounds))
-
-
-def _participants(setup: Setup) -> int:
-    config = setup.config
-    return len(participants(config.run.seed, 1, len(setup.members), config.train.participation))
 
 
 def _program(setup: Setup, tried: dict[str, tuple[list[str], str]]) -> Mapping[str, Any]:

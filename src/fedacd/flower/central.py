@@ -20,7 +20,7 @@ from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants
 from fedacd.engine.rounds import in_order_of
-from fedacd.engine.underway import Fold
+from fedacd.engine.underway import Fold, bytes_of
 from fedacd.errors import ConfigError
 from fedacd.flower.privacy import Privacy
 from fedacd.flower.settings import Deployment
@@ -117,11 +117,11 @@ class Central:
         self._accepted |= dict.fromkeys(clients, self.round)
         self.state = State(self.round, server, [])
         weights = self.method.weight(told).double() if clients else torch.zeros(0)
-        up = [sum(map(_bytes, self.replies[client])) for client in clients]
+        up = [sum(map(bytes_of, self.replies[client])) for client in clients]
         return {
             "round": self.round,
             **measured,
-            "lr": self.config.train.lr * self.config.train.lr_decay ** (self.round - 1),
+            "lr": self.config.train.lr_in(self.round),
             "participants": clients,
             "refused": [{"client": client, "reason": why} for client, why in sorted(self.refused.items())],
             "absent": self.missing,
@@ -129,7 +129,7 @@ class Central:
             "weights": (weights / weights.sum()).tolist() if clients else [],
             "told": {name: values.tolist() for name, values in told.items()},
             "bytes_up": sum(up) / len(up) if up else 0,
-            "bytes_down": _bytes(shared.params) + _bytes(shared.extra),
+            "bytes_down": bytes_of(shared.params) + bytes_of(shared.extra),
             "seconds": time.perf_counter() - self._since,
             **({"privacy": self.privacy.spent()} if self.privacy else {}),
         }
@@ -146,12 +146,8 @@ class Central:
 
     def _measure(self, shared: Shared) -> dict[str, Any]:
         measured: dict[str, Any] = dict.fromkeys(("accuracy", "per_class", *BLIND))
-        due = self.round % self.config.run.eval_every == 0 or self.round == self.config.train.rounds
-        if self.flower.evaluate and due:
-            counts = tally_of(self.net, self.method, shared, self._images, self._test)
-            accuracy = metrics.per_class_accuracy(counts)
-            per_class = [None if value != value else value for value in accuracy.tolist()]
-            measured |= {"accuracy": metrics.uniform_accuracy(accuracy), "per_class": per_class}
+        if self.flower.evaluate and self.config.measured_in(self.round):
+            measured |= metrics.accuracies(tally_of(self.net, self.method, shared, self._images, self._test))
         return measured
 
     def _dry_run(self, first: Server) -> Reply:
@@ -193,7 +189,3 @@ def _images(deployment: Deployment) -> tuple[Images, torch.Tensor]:
         crop=settings.crop or 0,
     )
     return images, torch.arange(len(labels))
-
-
-def _bytes(tensors: Tensors) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

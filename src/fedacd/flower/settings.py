@@ -13,7 +13,7 @@ import numpy as np
 from fedacd import data
 from fedacd.config import Config, Settings, setting
 from fedacd.data import NAMED, Dataset
-from fedacd.engine.plan import participants
+from fedacd.engine.plan import num_participants
 from fedacd.engine.setup import build_net, fill_open
 from fedacd.errors import ConfigError
 from fedacd.methods import Method, find
@@ -68,7 +68,7 @@ def deployment_of(run_config: Mapping[str, Any]) -> Deployment:
         if len(constants or ()) != dataset.shape[0]:
             raise ConfigError(f"data.{key} = {constants}: must have {dataset.shape[0]} values, one a channel.")
     config, net = build_net(config, kind, dataset.shape, dataset.num_classes)
-    taking_part = len(participants(config.run.seed, 1, config.partition.clients, config.train.participation))
+    taking_part = num_participants(config.partition.clients, config.train.participation)
     if flower.min_replies > taking_part:
         raise ConfigError(f"flower.min_replies = {flower.min_replies}: only {taking_part} sites train in a round.")
     return Deployment(config=config, flower=flower, method=method, net=net, dataset=dataset)

@@ -114,7 +114,7 @@ class Site:
             test=members[:0],
             plan=local_plan(config.run.seed, round_, number, labels, config.train, config.data),
             train=config.train,
-            lr=config.train.lr * config.train.lr_decay ** (round_ - 1),
+            lr=config.train.lr_in(round_),
             seed=torch_seed(config.run.seed, Stream.TORCH, round_, number),
             measure=False,
         )

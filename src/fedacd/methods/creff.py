@@ -54,7 +54,6 @@ def match_slope(features: Tensor, head: Tensor, wanted: Tensor) -> Tensor:
 class CReFF(Method):
     """FedAvg, with a head re-trained on features that look like the clients'."""
 
-    title: ClassVar[str] = "CReFF"
     citation: ClassVar[str] = "Shang et al., IJCAI 2022"
     needs_features: ClassVar[bool] = True
     survey_at = frozenset({"start"})

@@ -33,7 +33,8 @@ What the paper leaves open, or prints in another way, and the choice made here:
   on CIFAR-100; `train.mixup_alpha = 1` is the strength usual elsewhere. Partners are a permutation of the batch;
   `train.mixup_partners = "even"` draws them evenly over its classes, as the paper may mean it. `train.mixup_batch =
   "both"` trains on the batch's own images as well (docs/explanation/choices.md).
-- No gradient flows through P. The gradient through q is zero: its path cancels.
+- No gradient flows through P, whose entries count as 1e-8 at least, and log(P_yi/P_iy) as between -10 and 10; the paper
+  has no such bounds. The gradient through q is zero: its path cancels.
 - FedACD_base of the paper's ablation is `weighting = "uniform"`.
 """
 
@@ -80,7 +81,6 @@ def log_ratio(P: Tensor, seen: Tensor, counts: Tensor, missing: float) -> Tensor
 class FedACD(Method):
     """L1 + lam * L2 on the clients, aggregation by V on the server."""
 
-    title: ClassVar[str] = "FedACD"
     citation: ClassVar[str] = "Zhou et al., IJCAI 2025"
 
     lam: float = setting(1.0, "weight of L2", at_least=0)

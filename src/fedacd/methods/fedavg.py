@@ -20,5 +20,4 @@ from fedacd.methods.base import Method
 class FedAvg(Method):
     """The default bodies of `Method`, unchanged."""
 
-    title: ClassVar[str] = "FedAvg"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"

@@ -38,7 +38,6 @@ def correlation(features: Tensor, w: Tensor) -> Tensor:
 class FedDecorr(Method):
     """Keeps the features from collapsing into a few directions."""
 
-    title: ClassVar[str] = "FedDecorr"
     citation: ClassVar[str] = "Shi et al., ICLR 2023"
     needs_features: ClassVar[bool] = True
 

@@ -29,7 +29,6 @@ from fedacd.models.net import Net
 class FedDyn(Method):
     """Makes the clients' optima agree with the global one in the limit."""
 
-    title: ClassVar[str] = "FedDyn"
     citation: ClassVar[str] = "Acar et al., ICLR 2021"
 
     alpha: float = setting(0.01, "weight of the dynamic regulariser", above=0)

@@ -27,7 +27,6 @@ from fedacd.methods.base import Client, Method, Shared, Tensors, Trained
 class FedLC(Method):
     """Larger margins for rare classes."""
 
-    title: ClassVar[str] = "FedLC"
     citation: ClassVar[str] = "Zhang et al., ICML 2022"
 
     tau: float = setting(1.0, "strength of the calibration", at_least=0)

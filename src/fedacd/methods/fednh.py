@@ -32,7 +32,6 @@ from fedacd.models.net import Net
 class FedNH(Method):
     """A fixed, evenly spread head that follows the class means slowly."""
 
-    title: ClassVar[str] = "FedNH"
     citation: ClassVar[str] = "Dai et al., AAAI 2023"
     needs_features: ClassVar[bool] = True
     survey_at = frozenset({"end"})

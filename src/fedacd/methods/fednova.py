@@ -32,7 +32,6 @@ LEAST_STEPS = 0.99
 class FedNova(Method):
     """Averages updates per unit of local work, then takes the average amount of work in that direction."""
 
-    title: ClassVar[str] = "FedNova"
     citation: ClassVar[str] = "Wang et al., NeurIPS 2020"
 
     weighting: str = setting("samples", "p: by samples, or equal", one_of=("samples", "uniform"))

@@ -37,7 +37,6 @@ def not_true_kl(teacher: Tensor, student: Tensor, y: Tensor, tau: float) -> Tens
 class FedNTD(Method):
     """Keeps what the global model thinks of the classes that a sample is not."""
 
-    title: ClassVar[str] = "FedNTD"
     citation: ClassVar[str] = "Lee et al., NeurIPS 2022"
 
     beta: float = setting(1.0, "weight of the distillation", at_least=0)

@@ -23,7 +23,6 @@ from fedacd.methods.common import squared_distance
 class FedProx(Method):
     """FedAvg with a pull towards the weights that the round began with."""
 
-    title: ClassVar[str] = "FedProx"
     citation: ClassVar[str] = "Li et al., MLSys 2020"
 
     mu: float = setting(0.01, "weight of the proximal term", at_least=0)

@@ -29,7 +29,6 @@ from fedacd.models.net import Net
 class FedROD(Method):
     """A generic predictor trained as if classes were balanced, and a personal one beside it."""
 
-    title: ClassVar[str] = "FedROD"
     citation: ClassVar[str] = "Chen and Chao, ICLR 2022"
     needs_features: ClassVar[bool] = True
 

@@ -38,7 +38,6 @@ from fedacd.models.net import Net
 class Scaffold(Method):
     """Corrects each client's drift by what it and everybody else did before."""
 
-    title: ClassVar[str] = "Scaffold"
     citation: ClassVar[str] = "Karimireddy et al., ICML 2020"
 
     def init_server(self, net: Net, rng: np.random.Generator) -> Server:
