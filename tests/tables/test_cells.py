@@ -100,6 +100,12 @@ def test_the_title_says_what_is_less_than_the_papers(some: Filled) -> None:
     assert "5 of 12 runs are not finished and left out." in some.notes
 
 
+def test_the_title_of_one_round(small: Table, tmp_path: Path) -> None:
+    one = Wanted(small, seeds=[0], rounds=1, precision="fp32")
+    made_run(tmp_path, one.runs[0], [0.5])
+    assert filled(one, tmp_path).title == "Table 1: accuracy (%) on digits, 1 round (paper: 200), 1 seed (paper: 3)"
+
+
 def test_no_finished_run(wanted: Wanted, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no finished run of table 1"):
         filled(wanted, tmp_path)

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedacd.display import counted
 from fedacd.errors import RecordError
 from fedacd.tables.declare import METRICS, SEEDS, Column, Metric, Row
 from fedacd.tables.found import Found, Numbers
@@ -96,7 +97,7 @@ class Filled:
         table = self.wanted.table
         parts = [table.title]
         if self.wanted.rounds != table.rounds:
-            parts.append(f"{self.wanted.rounds} rounds (paper: {table.rounds})")
+            parts.append(f"{counted(self.wanted.rounds, 'round')} (paper: {table.rounds})")
         numbers = {cell.n for row in self.cells for cell in row if cell.n}
         if numbers and numbers != {SEEDS}:
             few, most = min(numbers), max(numbers)
