@@ -37,6 +37,7 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
             "row": numbers,
             "curves": series.curves(group) if any(run.rounds for run in group.runs) else None,
             "per_class": series.per_class(group),
+            "classed": sum(any(line.get("per_class") for line in run.rounds) for run in compare.counted(group)),
             "coarse": any(series.coarse(run) for run in group.runs),
             "records": [series.records(run) for run in group.runs],
         }
