@@ -23,7 +23,6 @@ from fedacd.tables.found import SUMMARY, Found, Numbers, read_summary
 DEPTH = 4
 """How deep below a given folder run folders are looked for."""
 
-_NO_MATTER = "run.eval_every"
 _DIGITS = 5
 """Of a normalisation: records of one data set may differ in the last ones."""
 
@@ -62,13 +61,15 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the numbers, less what the partition scheme does not look at."""
+        """What decides the numbers, less what the partition scheme does not look at and how often was measured."""
         flat, scheme = self.config.identity(), self.config.partition.scheme
         for key in ("data.mean", "data.std"):
             flat[key] = flat[key] and [float(f"{value:.{_DIGITS}g}") for value in flat[key]]
         if self.lists:
             flat["partition.lists"] = self.lists
-        unused = set() if "dirichlet" in scheme else {"partition.beta", "partition.min_size"}
+        unused = {"run.eval_every"}
+        if "dirichlet" not in scheme:
+            unused |= {"partition.beta", "partition.min_size"}
         if scheme != "shards":
             unused.add("partition.classes_per_client")
         return {key: value for key, value in flat.items() if key not in unused}
@@ -285,7 +286,7 @@ def _without_twins(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     """One run of each config: the one that went furthest, and a folder before a summary, which knows less."""
     best: dict[str, Run] = {}
     for run in runs:
-        key = repr(sorted((name, value) for name, value in run.settings.items() if name != _NO_MATTER))
+        key = repr(sorted(run.settings.items()))
         other = best.setdefault(key, run)
         if other is run:
             continue
