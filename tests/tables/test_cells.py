@@ -42,7 +42,7 @@ def some(wanted: Wanted, tmp_path: Path) -> Filled:
 
 def cell(late: list[float], paper: Reported) -> Cell:
     row, column = Row(label="", settings={}), Column(label="", settings={}, metric="accuracy", paper=0)
-    found = Cell(row=row, column=column, paper=paper, runs=[], seeds=[], late=Spread.of(late))
+    found = Cell(row=row, column=column, paper=paper, runs=[], late=Spread.of(late))
     found.runs = [None] * len(late)  # type: ignore[list-item]  # only their number matters here
     return found
 
