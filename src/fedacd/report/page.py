@@ -43,11 +43,6 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
         }
         for group, numbers in zip(grouped.groups, rows, strict=True)
     ]
-    pieces = {
-        "partitions": pictures.partitions(grouped, notes),
-        "matrices": pictures.matrices(grouped, notes),
-        "shares": pictures.shares(grouped, notes),
-    }
     return {
         "title": title(grouped),
         "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, fedacd {__version__}",
@@ -62,7 +57,9 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
         "rankings": ranked,
         "headlines": compare.headlines(grouped, ranked, found),
         "runs": [_run(run, group.problem, group.method) for group in grouped.groups for run in group.runs],
-        **pieces,
+        "partitions": pictures.partitions(grouped, notes),
+        "matrices": pictures.matrices(grouped, notes),
+        "shares": pictures.shares(grouped, notes),
         "notes": notes,
     }
 
