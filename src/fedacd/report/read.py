@@ -23,6 +23,7 @@ from fedacd.tables.found import SUMMARY, Found, Numbers, read_summary
 DEPTH = 4
 """How deep below a given folder run folders are looked for."""
 
+_NUMBERS = (*METRICS, "train_loss", "seconds", "bytes_up", "bytes_down")
 _DIGITS = 5
 """Of a normalisation: records of one data set may differ in the last ones."""
 
@@ -245,16 +246,24 @@ def _rounds(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if line.strip() == b"":
             continue
-        try:
-            record = json.loads(line)
-            whole = isinstance(record, dict) and isinstance(record.get("round"), int) and number < len(lines)
-        except ValueError:
-            whole = False
-        if whole:
+        record = _record(line)
+        if record and number < len(lines):
             records[record["round"]] = {key: _finite(value) for key, value in record.items()}
         else:
             notes.append(f"line {number} of {path} is cut short or no record: dropped")
     return [records[number] for number in sorted(records)]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None where it is cut short, or something in it is no number that should be one."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+        numbers = [record.get(key) for key in _NUMBERS]
+        numbers += [value for key in ("per_class", "participants", "weights") for value in record.get(key) or ()]
+        is_whole = isinstance(record["round"], int) and all(isinstance(v, int | float | None) for v in numbers)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return record if is_whole else None
 
 
 def _finite(value: Any) -> Any:
