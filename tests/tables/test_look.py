@@ -222,7 +222,8 @@ def test_a_cut_line_beside_a_damaged_checkpoint_is_named(wanted: Wanted, small: 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("rounds", '"many"'), ("rounds", "0"), ("epochs", '"many"'), ("participation", "0.0")]
+    ("key", "value"),
+    [("rounds", '"many"'), ("rounds", "0"), ("epochs", '"many"'), ("epochs", "true"), ("participation", "0.0")],
 )
 def test_a_setting_that_is_no_number(wanted: Wanted, tmp_path: Path, key: str, value: str) -> None:
     made_run(tmp_path, wanted.runs[1], [0.5, 0.6])

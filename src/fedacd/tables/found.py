@@ -159,8 +159,8 @@ def _require_names(path: Path, settings: Mapping[str, Any]) -> None:
     for key in ("data.name", "method.name", "run.seed", "train.rounds"):
         if key not in settings:
             raise RecordError(f"{path} does not say {key}.")
-    for key, kind in (("train.rounds", int), ("train.epochs", int), ("train.participation", int | float)):
-        if not isinstance(settings[key], kind) or not settings[key] > 0:
+    for key, kinds in (("train.rounds", [int]), ("train.epochs", [int]), ("train.participation", [int, float])):
+        if type(settings[key]) not in kinds or not settings[key] > 0:
             raise RecordError(f"{path}: {key} = {settings[key]!r}: must be a number above 0.")
 
 
