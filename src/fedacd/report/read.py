@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,10 @@ class Run:
         return {key: value for key, value in flat.items() if key not in unused}
 
     @property
-    def total(self) -> int:
-        return self.config.train.rounds
-
-    @property
     def unfinished(self) -> str | None:
         """What to write beside it; None for a finished run."""
-        return None if self.done >= self.total else f"unfinished: {self.done} of {self.total} rounds"
+        total = self.config.train.rounds
+        return None if self.done >= total else f"unfinished: {self.done} of {total} rounds"
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -125,8 +122,7 @@ def _find(paths: Sequence[Path], notes: list[str]) -> dict[Path, Found | None]:
         if not path.exists():
             raise RecordError(f"{path} does not exist: name run folders, summaries, or folders that hold some.")
         said = len(notes)
-        here: dict[Path, Found | None] = {summary.path: summary for summary in _summaries(path, notes)}
-        here |= dict.fromkeys(_below(path, notes) if path.is_dir() else [])
+        here = _below(path, notes) if path.is_dir() else _summaries([path], notes)
         if not here and len(notes) == said:
             why = "it holds no fedacd run" if path.is_dir() else "it is neither a run folder nor a summary"
             notes.append(f"{path} is left out: {why}")
@@ -135,27 +131,21 @@ def _find(paths: Sequence[Path], notes: list[str]) -> dict[Path, Found | None]:
     return dict(found.values())
 
 
-def _summaries(path: Path, notes: list[str]) -> list[Found]:
-    """The summary that a file is, or those directly in a folder that is no run."""
-    try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-    except OSError:
-        return []  # `_below` says so
-    found: list[Found] = []
-    if any(file.name == CONFIG for file in files):
-        return found
+def _summaries(files: Iterable[Path], notes: list[str]) -> dict[Path, Found | None]:
+    """The summaries among these."""
+    found: dict[Path, Found | None] = {}
     for file in files:
-        if file.suffix != ".json" or file.name.startswith(".") or not file.is_file():
-            continue
-        try:
-            found += read_summary(file)
-        except FedacdError as error:
-            notes.append(f"{file} is left out: {error}")
+        if file.suffix == ".json" and not file.name.startswith(".") and file.is_file():
+            try:
+                found |= {summary.path: summary for summary in read_summary(file)}
+            except FedacdError as error:
+                notes.append(f"{file} is left out: {error}")
     return found
 
 
-def _below(path: Path, notes: list[str]) -> list[Path]:
-    folders: list[Path] = []
+def _below(path: Path, notes: list[str]) -> dict[Path, Found | None]:
+    """The run that a folder is, or the summaries in it and the runs below it."""
+    found: dict[Path, Found | None] = {}
 
     def refused(error: OSError) -> None:
         notes.append(f"{error.filename} is left out: {error.strerror}")
@@ -164,10 +154,12 @@ def _below(path: Path, notes: list[str]) -> list[Path]:
         folder = Path(place)
         is_run = CONFIG in files or CONFIG in names
         if is_run:
-            folders.append(folder)
+            found[folder] = None
+        elif folder == path:
+            found |= _summaries((folder / name for name in sorted(files)), notes)
         deep = len(folder.relative_to(path).parts) >= DEPTH
         names[:] = [] if is_run or deep else sorted(name for name in names if not name.startswith("."))
-    return folders
+    return found
 
 
 def _read(folder: Path, notes: list[str]) -> Run:
