@@ -294,6 +294,17 @@ def _without_twins(runs: Sequence[Run], notes: list[str]) -> list[Run]:
         better = (run.done, not run.final) > (other.done, not other.final)
         kept, left = (run, other) if better else (other, run)
         best[key] = kept
-        if not left.final or kept.final:  # a summary beside its own run is as it should be
-            notes.append(f"{left.folder} is left out: {kept.folder} holds the same run")
+        same = f"{left.folder} is left out: {kept.folder} holds the same run"
+        if _differ(kept, left):
+            notes.append(f"{same} with other numbers")
+        elif not left.final or kept.final:  # a summary beside its own run is as it should be
+            notes.append(same)
     return list(best.values())
+
+
+def _differ(*runs: Run) -> bool:
+    """Whether an accuracy that both have differs by more than a summary's curve is rounded."""
+    one, other = (
+        {line["round"]: line["accuracy"] for line in run.rounds if line.get("accuracy") is not None} for run in runs
+    )
+    return any(abs(one[number] - other[number]) > 1e-4 for number in one.keys() & other.keys())
