@@ -95,6 +95,15 @@ def test_lower_is_better_for_risk_and_a_single_row_is_ranked_along(tmp_path: Pat
     assert [row[0].rank for row in filled(three, tmp_path).cells if row[0].n] == [2, 1]
 
 
+def test_equal_ones_share_their_rank(tmp_path: Path) -> None:
+    seven = Wanted(TABLES[7], seeds=[0], rounds=1, precision="fp32")
+    for want, accuracy in zip(seven.runs, (0.3, 0.4, 0.4, 0.2), strict=True):
+        made_run(tmp_path, want, [accuracy])
+    assert (
+        sorted((c.late.mean, c.rank) for c in filled(seven, tmp_path).cells[0] if c.late and c.rank) == [(40.0, 1)] * 2
+    )
+
+
 def test_the_title_says_what_is_less_than_the_papers(some: Filled) -> None:
     assert some.title == "Table 1: accuracy (%) on digits, 2 rounds (paper: 200), 1 to 3 seeds (paper: 3)"
     assert "5 of 12 runs are not finished and left out." in some.notes

@@ -142,9 +142,9 @@ def fill(wanted: Wanted, matched: Matched, command: str = "") -> Filled:
 
 
 def _rank(cells: Sequence[Cell]) -> None:
-    shown = [(cell, cell.late.mean) for cell in cells if cell.late]
-    if len(shown) < 2:
-        return
-    shown.sort(key=lambda pair: pair[1] if pair[0].metric.lower_is_better else -pair[1])
-    for rank, (cell, _) in enumerate(shown[:2], 1):
-        cell.rank = rank
+    """Equal ones share their rank. One alone is not the best of anything."""
+    shown = [(cell, cell.late.mean * (-1 if cell.metric.lower_is_better else 1)) for cell in cells if cell.late]
+    for cell, value in shown:
+        rank = 1 + sum(other > value for _, other in shown)
+        if len(shown) > 1 and rank <= 2:
+            cell.rank = rank
