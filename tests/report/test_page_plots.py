@@ -24,10 +24,16 @@ def test_classes_that_were_not_recorded_are_said(browser: Browser, tmp_path: Pat
     for number, method in enumerate(("fedavg", "fedlc")):
         make_run(tmp_path / f"b{number}", method=method, change=classless)
     make_run(tmp_path / "c", data__name="cifar10", change=classless)
+    make_run(tmp_path / "d0", method="fednh")
+    make_run(tmp_path / "d1", method="fednh", seed=1, change=classless)
     write([tmp_path], tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
     assert drawn(browser, "class-plots") == 1
-    assert unrecorded(browser, "class-plots") == ["Not recorded: FedAvg, FedLC.", "Not recorded on CIFAR-10, beta 0.1."]
+    assert unrecorded(browser, "class-plots") == [
+        "Not recorded: FedAvg, FedLC.",
+        "Recorded for some of the seeds: FedNH (1 of 2).",
+        "Not recorded on CIFAR-10, beta 0.1.",
+    ]
     assert unrecorded(browser, "curve-plots") == []
 
 
@@ -89,6 +95,8 @@ def test_each_verdict_has_a_mark_of_its_own(browser: Browser, tmp_path: Path) ->
     assert found == {
         "sure": "circle", "likely": "circle-open-dot", "unsure": "circle-open", "one seed": "diamond-open",
     }  # fmt: skip
+    widths = browser.js(f"Object.fromEntries({trace}.marker.symbol.map((s, i) => [s, {trace}.marker.line.width[i]]))")
+    assert widths["circle-open-dot"] > widths["circle-open"]  # the dot is as wide as the line, or it cannot be seen
     told = browser.js("document.getElementById('difference-marks').textContent.match(/[a-z]+( [a-z]+)?/g)")
     assert sorted(told) == sorted(found)
     assert browser.js("document.querySelectorAll('#difference-plots .errorbar path').length") == 3

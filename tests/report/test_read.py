@@ -1,6 +1,7 @@
 """Run folders in every state: whole, cut, foreign, twice."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,17 @@ def test_lines_that_are_no_records_are_dropped(tmp_path: Path) -> None:
     (run,), notes = read_runs([tmp_path])
     assert run.done == 12
     assert len(notes) == 3
+
+
+@pytest.mark.parametrize(
+    "damage", [{"accuracy": "0.5"}, {"bytes_up": {}}, {"per_class": True}, {"weights": ["x"]}, {"round": None}], ids=str
+)
+def test_a_line_in_which_something_is_no_number_is_dropped(damage: dict[str, Any], tmp_path: Path) -> None:
+    make_run(tmp_path / "a", change=lambda record: record | (damage if record["round"] == 3 else {}))
+    data = write([tmp_path], tmp_path / "page.html")
+    assert data["groups"][0]["curves"]["round"] == [1, 2, *range(4, 13)]
+    (note,) = data["notes"]
+    assert note == f"line 3 of {tmp_path / 'a' / ROUNDS} is cut short or no record: dropped"
 
 
 def test_numbers_that_are_not_finite_count_as_absent(tmp_path: Path) -> None:

@@ -131,6 +131,17 @@ def test_the_row_is_exact(tmp_path: Path) -> None:
     assert row["megabytes"] is None
 
 
+@pytest.mark.parametrize("summary", [False, True])
+def test_the_same_run_with_other_numbers_is_named(summary: bool, tmp_path: Path) -> None:
+    make_run(tmp_path / "a", rounds=25, change=functools.partial(raised, by=0))
+    make = make_summary if summary else make_run
+    twins = [make(tmp_path / f"{by}", rounds=25, change=functools.partial(raised, by=by)) for by in (0, 0.01)]
+    (run,), notes = read_runs([tmp_path / "a", *twins])
+    same, other = (f"{twin} is left out: {tmp_path / 'a'} holds the same run" for twin in twins)
+    assert run.name == "a"
+    assert notes == ([] if summary else [same]) + [f"{other} with other numbers"]
+
+
 def test_unknown_seconds_stay_unknown(tmp_path: Path) -> None:
     damage(make_summary(tmp_path / "a"), made={"device": "cpu"})
     data = collect([tmp_path])

@@ -42,7 +42,7 @@ def some(wanted: Wanted, tmp_path: Path) -> Filled:
 
 def cell(late: list[float], paper: Reported) -> Cell:
     row, column = Row(label="", settings={}), Column(label="", settings={}, metric="accuracy", paper=0)
-    found = Cell(row=row, column=column, paper=paper, runs=[], seeds=[], late=Spread.of(late))
+    found = Cell(row=row, column=column, paper=paper, runs=[], late=Spread.of(late))
     found.runs = [None] * len(late)  # type: ignore[list-item]  # only their number matters here
     return found
 
@@ -95,9 +95,24 @@ def test_lower_is_better_for_risk_and_a_single_row_is_ranked_along(tmp_path: Pat
     assert [row[0].rank for row in filled(three, tmp_path).cells if row[0].n] == [2, 1]
 
 
+def test_equal_ones_share_their_rank(tmp_path: Path) -> None:
+    seven = Wanted(TABLES[7], seeds=[0], rounds=1, precision="fp32")
+    for want, accuracy in zip(seven.runs, (0.3, 0.4, 0.4, 0.2), strict=True):
+        made_run(tmp_path, want, [accuracy])
+    assert (
+        sorted((c.late.mean, c.rank) for c in filled(seven, tmp_path).cells[0] if c.late and c.rank) == [(40.0, 1)] * 2
+    )
+
+
 def test_the_title_says_what_is_less_than_the_papers(some: Filled) -> None:
     assert some.title == "Table 1: accuracy (%) on digits, 2 rounds (paper: 200), 1 to 3 seeds (paper: 3)"
     assert "5 of 12 runs are not finished and left out." in some.notes
+
+
+def test_the_title_of_one_round(small: Table, tmp_path: Path) -> None:
+    one = Wanted(small, seeds=[0], rounds=1, precision="fp32")
+    made_run(tmp_path, one.runs[0], [0.5])
+    assert filled(one, tmp_path).title == "Table 1: accuracy (%) on digits, 1 round (paper: 200), 1 seed (paper: 3)"
 
 
 def test_no_finished_run(wanted: Wanted, tmp_path: Path) -> None:

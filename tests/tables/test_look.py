@@ -111,6 +111,9 @@ def test_the_precision_is_that_of_the_runs(wanted: Wanted, small: Table, tmp_pat
     made_run(tmp_path, wanted.runs[1], [0.5, 0.6])
     with pytest.raises(ConfigError, match=r"run.precision is 'bf16' in .* and 'fp32' in .* Choose with --precision"):
         reading(small, tmp_path)
+    other = made_run(tmp_path / "other", wanted.runs[2], [0.5, 0.6], {"run.precision": "bf16", "train.lr": 0.5})
+    with pytest.raises(ConfigError, match=r"is not the run .*: train.lr is 0.5 there and 0.01 here"):
+        reading(small, other)
     seen = reading(small, tmp_path, precision="fp32")
     assert len(seen.matched.done) == 1
     assert seen.notes == ["left out: 1 other run fits the table but for --rounds 2 --precision bf16."]
@@ -222,7 +225,8 @@ def test_a_cut_line_beside_a_damaged_checkpoint_is_named(wanted: Wanted, small: 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("rounds", '"many"'), ("rounds", "0"), ("epochs", '"many"'), ("participation", "0.0")]
+    ("key", "value"),
+    [("rounds", '"many"'), ("rounds", "0"), ("epochs", '"many"'), ("epochs", "true"), ("participation", "0.0")],
 )
 def test_a_setting_that_is_no_number(wanted: Wanted, tmp_path: Path, key: str, value: str) -> None:
     made_run(tmp_path, wanted.runs[1], [0.5, 0.6])

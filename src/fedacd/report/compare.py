@@ -1,6 +1,6 @@
 """What the report says in numbers and words: a row for each group, a difference for each pair, a sentence."""
 
-import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,17 +32,16 @@ def late_mean(run: Run, key: str, end: int | None = None) -> float | None:
     end = run.done if end is None else end
     lines = [(number, value) for number, value in lines if number <= end]
     late = [value for number, value in lines if number > end - LATE] or [value for _, value in lines[-1:]]
-    return math.fsum(late) / len(late) if late else None
+    return statistics.fmean(late) if late else None
 
 
-def spread(values: Iterable[float | None], scale: float = 1.0, digits: int = 6) -> dict[str, Any] | None:
+def spread(values: Iterable[float | None], scale: float = 1.0) -> dict[str, Any] | None:
     """Mean and standard deviation over seeds; None where nothing was recorded."""
     known = [value * scale for value in values if value is not None]
     if not known:
         return None
-    mean = math.fsum(known) / len(known)
-    sd = math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1)) if len(known) > 1 else None
-    return {"mean": round(mean, digits), "sd": None if sd is None else round(sd, digits), "n": len(known)}
+    sd = round(statistics.stdev(known), 6) if len(known) > 1 else None
+    return {"mean": round(statistics.fmean(known), 6), "sd": sd, "n": len(known)}
 
 
 def row(group: Group) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def traffic(line: dict[str, Any]) -> float | None:
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    return statistics.fmean(known) if known else None
 
 
 def pairs(grouped: Grouped) -> list[dict[str, Any]]:

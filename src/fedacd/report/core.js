@@ -13,8 +13,9 @@ async function unpacked(id) {
 // Okabe and Ito's colours less yellow, which cannot be seen on white; black turns light in dark mode.
 const COLOURS = ["#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "ink"];
 const DARK_COLOURS = { "#0072B2": "#3D9BE0", "#D55E00": "#F07A2E" };
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+// Plotly's names of dashes, and what they are in a swatch.
 const STROKES = { solid: "", dash: "6 4", dot: "2 3", dashdot: "6 3 2 3", longdash: "9 4", longdashdot: "9 3 2 3" };
+const DASHES = Object.keys(STROKES);
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const narrow = window.matchMedia("(max-width: 40rem)");
@@ -109,7 +110,7 @@ function drawFilters() {
   at("filters").replaceChildren(...sets.filter(Boolean), fieldset("method", "Method", data.methods, swatch));
 }
 
-// Fill a select box and keep its choice where it is still there. Options: [value, text, group].
+// Fill a select box and keep its choice where it is still there. Options: [value, text, group where there are any].
 function fill(select, options, usual) {
   const before = select.value;
   const groups = new Map();

@@ -5,7 +5,7 @@ is a method with its settings. Runs of one contestant on one problem differ in t
 is needed to tell things apart: 'FedACD' and 'FedACD (mixup off)'.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -23,7 +23,6 @@ TITLES = {
 
 _OF_DATA = frozenset(f"data.{key}" for key in ("name", "fingerprint", "mean", "std"))
 _OF_PROBLEM = _OF_DATA | {f"train.{key}" for key in ("rounds", "participation", "epochs", "batch_size")}
-_ASIDE = frozenset({"run.seed", "run.eval_every", "method.name"})
 
 Settings = Mapping[str, Any]
 
@@ -57,10 +56,6 @@ class Grouped:
     problems: list[Problem]
     methods: list[str]
     groups: list[Group]
-
-    def home(self) -> dict[int, Group]:
-        """The group of each run, by the run's identity."""
-        return {id(run): group for group in self.groups for run in group.runs}
 
 
 def group(runs: Sequence[Run]) -> Grouped:
@@ -126,45 +121,26 @@ def _names_of_methods(
     runs: Sequence[Run], flats: Mapping[int, Settings], problems: Mapping[int, Settings]
 ) -> dict[int, tuple[str, str]]:
     """(registered name, shown name). Shown are settings that vary on some problem and are not the method's default."""
-
-    def own(run: Run) -> Settings:
-        flat, problem = flats[id(run)], problems[id(run)]
-        return {key: value for key, value in flat.items() if not _belongs(key, problem)}
-
-    def cell(run: Run) -> tuple[str, str]:
-        return str(run.config.method.name), repr(sorted(problems[id(run)].items()))
-
-    varied = _varied(runs, cell, own)
+    keys = {key for flat in flats.values() for key in flat} - {"run.seed"}
+    values: dict[tuple[str, str, str], set[str]] = {}
+    for run in runs:
+        problem = repr(sorted(problems[id(run)].items()))
+        for key in keys:
+            place = (str(run.config.method.name), problem, key)
+            values.setdefault(place, set()).add(repr(flats[id(run)].get(key)))
+    varied = {(name, key) for (name, _, key), found in values.items() if len(found) > 1}
     names = {}
     for run in runs:
-        name, settings = str(run.config.method.name), own(run)
+        name = str(run.config.method.name)
         usual = _defaults(name)
         said = [
             _said(key, value)
-            for key, value in settings.items()
-            if key in varied[cell(run)] and (key not in usual or usual[key] != value)
+            for key, value in flats[id(run)].items()
+            if (name, key) in varied and (key not in usual or usual[key] != value)
         ]
         title = METHODS[name].title if name in METHODS else name
         names[id(run)] = (name, f"{title} ({', '.join(said)})" if said else title)
     return names
-
-
-def _belongs(key: str, problem: Settings) -> bool:
-    return key in problem or key in _ASIDE
-
-
-def _varied(
-    runs: Iterable[Run], cell: Callable[[Run], tuple[str, str]], own: Callable[[Run], Settings]
-) -> dict[tuple[str, str], set[str]]:
-    """For each cell the settings that differ inside it or inside any other that begins alike."""
-    members: dict[tuple[str, str], list[Settings]] = {}
-    for run in runs:
-        members.setdefault(cell(run), []).append(own(run))
-    varied = {
-        place: {key for key in set().union(*group) if len({repr(settings.get(key)) for settings in group}) > 1}
-        for place, group in members.items()
-    }
-    return {place: set().union(*(keys for other, keys in varied.items() if other[0] == place[0])) for place in varied}
 
 
 def _defaults(method: str) -> Settings:

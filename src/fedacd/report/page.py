@@ -37,16 +37,12 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
             "row": numbers,
             "curves": series.curves(group) if any(run.rounds for run in group.runs) else None,
             "per_class": series.per_class(group),
+            "classed": sum(any(line.get("per_class") for line in run.rounds) for run in compare.counted(group)),
             "coarse": any(series.coarse(run) for run in group.runs),
             "records": [series.records(run) for run in group.runs],
         }
         for group, numbers in zip(grouped.groups, rows, strict=True)
     ]
-    pieces = {
-        "partitions": pictures.partitions(grouped, notes),
-        "matrices": pictures.matrices(grouped, notes),
-        "shares": pictures.shares(grouped, notes),
-    }
     return {
         "title": title(grouped),
         "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, fedacd {__version__}",
@@ -61,7 +57,9 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
         "rankings": ranked,
         "headlines": compare.headlines(grouped, ranked, found),
         "runs": [_run(run, group.problem, group.method) for group in grouped.groups for run in group.runs],
-        **pieces,
+        "partitions": pictures.partitions(grouped, notes),
+        "matrices": pictures.matrices(grouped, notes),
+        "shares": pictures.shares(grouped, notes),
         "notes": notes,
     }
 

@@ -84,10 +84,12 @@ function stress(plot, method) {
   Plotly.restyle(plot, { opacity: plot.data.map((trace) => (faint(trace) ? 0.12 : 1)), "line.width": plot.data.map(width) });
 }
 
+const remark = (plot, text) => plot.parentNode.append(make("p", { class: "missing" }, text));
+
 // Who has nothing here, and where nobody has anything.
 function missing(plot, problem, groups) {
   const names = groupsOf(problem).filter((g) => !groups.includes(g)).map((g) => data.methods[g.method]);
-  if (names.length) plot.parentNode.append(make("p", { class: "missing" }, `Not recorded: ${names.join(", ")}.`));
+  if (names.length) remark(plot, `Not recorded: ${names.join(", ")}.`);
 }
 
 function missingAltogether(id, problems) {
@@ -151,7 +153,7 @@ function drawCurves(id, metric, x, smooth) {
   missingAltogether(id, problems);
 }
 
-// What a difference's mark says; the words are in the page.
+// What a difference's mark says; the words are in the page. The dot of one is as wide as its line.
 const MARKS = { sure: "circle", likely: "circle-open-dot", unsure: "circle-open", "one seed": "diamond-open" };
 
 function drawDifferencePlots() {
@@ -166,7 +168,7 @@ function drawDifferencePlots() {
     const words = mine.map((row) => `${data.methods[row.a]} ${fixed(row.mean, 2)} points, ${row.verdict}`).join("; ");
     figure("difference-plots", [data.problems[problem].title, make("small", {}, ` minus ${data.methods[mine[0].b]}`)], words, 76 + 30 * mine.length, () => [{
       type: "scatter", mode: "markers", x: mine.map((row) => row.mean), y: mine.map((_, i) => i),
-      marker: { size: 10, color: mine.map((row) => colour(row.a)), symbol: mine.map((row) => MARKS[row.verdict]), line: { width: 2 } },
+      marker: { size: 12, color: mine.map((row) => colour(row.a)), symbol: mine.map((row) => MARKS[row.verdict]), line: { width: mine.map((row) => (row.verdict === "likely" ? 3 : 2)) } },
       error_x: { type: "data", symmetric: false, visible: mine.some((row) => row.high !== null), array: mine.map((row) => (row.high === null ? NaN : row.high - row.mean)), arrayminus: mine.map((row) => (row.low === null ? NaN : row.mean - row.low)), color: theme("soft"), thickness: 1.5, width: 4 },
       text: mine.map((row) => `${plain(data.methods[row.a])}: ${fixed(row.mean, 2)} points, ${row.verdict}`), hovertemplate: "%{text}<extra></extra>",
     }], () => ({
@@ -215,6 +217,8 @@ function drawClasses() {
       yaxis: { tickvals: groups.map((_, i) => i), ticktext: groups.map((g) => folded(data.methods[g.method])), autorange: "reversed", showgrid: false, zeroline: false },
     }));
     missing(plot, problem, groups);
+    const partly = groups.filter((g) => g.classed < g.counted).map((g) => `${data.methods[g.method]} (${g.classed} of ${g.counted})`);
+    if (partly.length) remark(plot, `Recorded for some of the seeds: ${partly.join(", ")}.`);
   }
   missingAltogether("class-plots", problems);
 }

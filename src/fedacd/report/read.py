@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from fedacd.tables.found import SUMMARY, Found, Numbers, read_summary
 DEPTH = 4
 """How deep below a given folder run folders are looked for."""
 
-_NO_MATTER = "run.eval_every"
+_NUMBERS = (*METRICS, "train_loss", "seconds", "bytes_up", "bytes_down")
 _DIGITS = 5
 """Of a normalisation: records of one data set may differ in the last ones."""
 
@@ -62,25 +62,24 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the numbers, less what the partition scheme does not look at."""
+        """What decides the numbers, less what the partition scheme does not look at and how often was measured."""
         flat, scheme = self.config.identity(), self.config.partition.scheme
         for key in ("data.mean", "data.std"):
             flat[key] = flat[key] and [float(f"{value:.{_DIGITS}g}") for value in flat[key]]
         if self.lists:
             flat["partition.lists"] = self.lists
-        unused = set() if "dirichlet" in scheme else {"partition.beta", "partition.min_size"}
+        unused = {"run.eval_every"}
+        if "dirichlet" not in scheme:
+            unused |= {"partition.beta", "partition.min_size"}
         if scheme != "shards":
             unused.add("partition.classes_per_client")
         return {key: value for key, value in flat.items() if key not in unused}
 
     @property
-    def total(self) -> int:
-        return self.config.train.rounds
-
-    @property
     def unfinished(self) -> str | None:
         """What to write beside it; None for a finished run."""
-        return None if self.done >= self.total else f"unfinished: {self.done} of {self.total} rounds"
+        total = self.config.train.rounds
+        return None if self.done >= total else f"unfinished: {self.done} of {total} rounds"
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -123,8 +122,7 @@ def _find(paths: Sequence[Path], notes: list[str]) -> dict[Path, Found | None]:
         if not path.exists():
             raise RecordError(f"{path} does not exist: name run folders, summaries, or folders that hold some.")
         said = len(notes)
-        here: dict[Path, Found | None] = {summary.path: summary for summary in _summaries(path, notes)}
-        here |= dict.fromkeys(_below(path, notes) if path.is_dir() else [])
+        here = _below(path, notes) if path.is_dir() else _summaries([path], notes)
         if not here and len(notes) == said:
             why = "it holds no fedacd run" if path.is_dir() else "it is neither a run folder nor a summary"
             notes.append(f"{path} is left out: {why}")
@@ -133,27 +131,21 @@ def _find(paths: Sequence[Path], notes: list[str]) -> dict[Path, Found | None]:
     return dict(found.values())
 
 
-def _summaries(path: Path, notes: list[str]) -> list[Found]:
-    """The summary that a file is, or those directly in a folder that is no run."""
-    try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-    except OSError:
-        return []  # `_below` says so
-    found: list[Found] = []
-    if any(file.name == CONFIG for file in files):
-        return found
+def _summaries(files: Iterable[Path], notes: list[str]) -> dict[Path, Found | None]:
+    """The summaries among these."""
+    found: dict[Path, Found | None] = {}
     for file in files:
-        if file.suffix != ".json" or file.name.startswith(".") or not file.is_file():
-            continue
-        try:
-            found += read_summary(file)
-        except FedacdError as error:
-            notes.append(f"{file} is left out: {error}")
+        if file.suffix == ".json" and not file.name.startswith(".") and file.is_file():
+            try:
+                found |= {summary.path: summary for summary in read_summary(file)}
+            except FedacdError as error:
+                notes.append(f"{file} is left out: {error}")
     return found
 
 
-def _below(path: Path, notes: list[str]) -> list[Path]:
-    folders: list[Path] = []
+def _below(path: Path, notes: list[str]) -> dict[Path, Found | None]:
+    """The run that a folder is, or the summaries in it and the runs below it."""
+    found: dict[Path, Found | None] = {}
 
     def refused(error: OSError) -> None:
         notes.append(f"{error.filename} is left out: {error.strerror}")
@@ -162,10 +154,12 @@ def _below(path: Path, notes: list[str]) -> list[Path]:
         folder = Path(place)
         is_run = CONFIG in files or CONFIG in names
         if is_run:
-            folders.append(folder)
+            found[folder] = None
+        elif folder == path:
+            found |= _summaries((folder / name for name in sorted(files)), notes)
         deep = len(folder.relative_to(path).parts) >= DEPTH
         names[:] = [] if is_run or deep else sorted(name for name in names if not name.startswith("."))
-    return folders
+    return found
 
 
 def _read(folder: Path, notes: list[str]) -> Run:
@@ -244,16 +238,24 @@ def _rounds(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if line.strip() == b"":
             continue
-        try:
-            record = json.loads(line)
-            whole = isinstance(record, dict) and isinstance(record.get("round"), int) and number < len(lines)
-        except ValueError:
-            whole = False
-        if whole:
+        record = _record(line)
+        if record and number < len(lines):
             records[record["round"]] = {key: _finite(value) for key, value in record.items()}
         else:
             notes.append(f"line {number} of {path} is cut short or no record: dropped")
     return [records[number] for number in sorted(records)]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None where it is cut short, or something in it is no number that should be one."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+        numbers = [record.get(key) for key in _NUMBERS]
+        numbers += [value for key in ("per_class", "participants", "weights") for value in record.get(key) or ()]
+        is_whole = isinstance(record["round"], int) and all(isinstance(v, int | float | None) for v in numbers)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return record if is_whole else None
 
 
 def _finite(value: Any) -> Any:
@@ -285,13 +287,24 @@ def _without_twins(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     """One run of each config: the one that went furthest, and a folder before a summary, which knows less."""
     best: dict[str, Run] = {}
     for run in runs:
-        key = repr(sorted((name, value) for name, value in run.settings.items() if name != _NO_MATTER))
+        key = repr(sorted(run.settings.items()))
         other = best.setdefault(key, run)
         if other is run:
             continue
         better = (run.done, not run.final) > (other.done, not other.final)
         kept, left = (run, other) if better else (other, run)
         best[key] = kept
-        if not left.final or kept.final:  # a summary beside its own run is as it should be
-            notes.append(f"{left.folder} is left out: {kept.folder} holds the same run")
+        same = f"{left.folder} is left out: {kept.folder} holds the same run"
+        if _differ(kept, left):
+            notes.append(f"{same} with other numbers")
+        elif not left.final or kept.final:  # a summary beside its own run is as it should be
+            notes.append(same)
     return list(best.values())
+
+
+def _differ(*runs: Run) -> bool:
+    """Whether an accuracy that both have differs by more than a summary's curve is rounded."""
+    one, other = (
+        {line["round"]: line["accuracy"] for line in run.rounds if line.get("accuracy") is not None} for run in runs
+    )
+    return any(abs(one[number] - other[number]) > 1e-4 for number in one.keys() & other.keys())

@@ -65,17 +65,18 @@ const greatest = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 const seedText = (entry) => `seed ${entry.seed}`;
 
 function fillPartition() {
-  const open = data.partitions.map((p, i) => [i, `${data.problems[p.problem].title}, ${seedText(p)}`, null]).filter(([i]) => showsProblem(data.partitions[i].problem));
-  fill(at("partition-pick"), open);
+  const options = data.partitions.map((p, i) => [i, `${data.problems[p.problem].title}, ${seedText(p)}`]);
+  fill(at("partition-pick"), options.filter(([i]) => shows(data.partitions[i])));
 }
 
 function drawPartition() {
   clear("partition-plots");
-  const found = data.partitions[Number(at("partition-pick").value)];
-  if (!found || at("partition-pick").value === "") {
+  const pick = at("partition-pick").value;
+  if (pick === "") {
     at("partition-plots").append(absent("Class counts are not recorded in these runs."));
     return;
   }
+  const found = data.partitions[pick];
   const { counts, problem } = found;
   const order = counts[0].map((_, i) => i);
   const most = greatest(counts.flat());
@@ -96,11 +97,13 @@ function drawPartition() {
   }));
 }
 
+// The same client under every method.
+const matrixKey = (entry) => [entry.problem, entry.seed, entry.client].join(":");
+
 function fillMatrices() {
   const keys = new Map();
   for (const entry of data.matrices.filter(shows)) {
-    const key = [entry.problem, entry.seed, entry.client].join(":");
-    keys.set(key, [key, `${data.problems[entry.problem].title}, client ${entry.client}, ${seedText(entry)}`, null]);
+    keys.set(matrixKey(entry), [matrixKey(entry), `${data.problems[entry.problem].title}, client ${entry.client}, ${seedText(entry)}`]);
   }
   fill(at("matrix-pick"), [...keys.values()]);
 }
@@ -118,9 +121,8 @@ function template(classes) {
 
 function drawMatrices() {
   clear("matrix-plots");
-  const key = at("matrix-pick").value;
   const kind = at("matrix-kind").value;
-  const entries = data.matrices.filter((e) => shows(e) && [e.problem, e.seed, e.client].join(":") === key && e[kind]);
+  const entries = data.matrices.filter((e) => shows(e) && matrixKey(e) === at("matrix-pick").value && e[kind]);
   at("matrix-scale").hidden = entries.length === 0;
   if (entries.length === 0) {
     at("matrix-plots").append(absent("Probability matrices are not recorded in these runs."));
@@ -151,7 +153,7 @@ function drawWeights() {
     at("weight-plots").append(absent("Aggregation weights are not recorded in these runs."));
     return;
   }
-  const run = data.shares[Number(pick)];
+  const run = data.shares[pick];
   const z = Array.from({ length: run.clients }, () => run.rounds.map(() => null));
   run.participants.forEach((clients, t) => clients.forEach((client, i) => { if (z[client]) z[client][t] = run.shares[t][i]; }));
   const all = run.shares.flat();
@@ -176,6 +178,11 @@ function fillCost() {
   const shares = [50, 70, 80, 90, 95, 99].map((v) => [`of:${v}`, `${v} % of the best there`, "Relative"]);
   const levels = [10, 20, 30, 40, 50, 60, 65, 70, 75, 80, 85, 90, 95, 97, 99].filter((v) => v <= best).map((v) => [`at:${v}`, `${v} %`, "Accuracy"]);
   fill(at("cost-target"), [...shares, ...levels], "of:90");
+}
+
+function drawContents() {
+  const sections = [...document.querySelectorAll("section")];
+  at("contents").append(...sections.map((s) => make("li", {}, make("a", { href: `#${s.id}` }, s.querySelector("h2").textContent))));
 }
 
 function drawNotes() {
@@ -227,6 +234,7 @@ function start() {
   });
   dark.addEventListener("change", again);
   narrow.addEventListener("change", again);
+  drawContents();
   drawNotes();
   again();
 }

@@ -3,12 +3,10 @@
 Shapes: S seeds, T rounds.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedacd.metrics import METRICS, class_means
 from fedacd.report.compare import LATE, PERCENT, counted, traffic
@@ -20,7 +18,7 @@ POINTS = 400
 
 CURVES = (*METRICS, "train_loss")
 
-Array = NDArray[np.float64]
+Table = np.ma.MaskedArray[Any, np.dtype[np.float64]]
 
 
 def thin(length: int) -> list[int]:
@@ -37,16 +35,17 @@ def curves(group: Group) -> dict[str, Any]:
     shown = thin(len(rounds))
     shape: dict[str, Any] = {"round": [rounds[i] for i in shown]}
     for name, of_run in (("seconds", cumulative_seconds), ("megabytes", cumulative_megabytes)):
-        shape[name] = _listed(_mean(_table(rounds, [of_run(run) for run in runs])), shown, 2)
+        shape[name] = _listed(_table(rounds, [of_run(run) for run in runs]).mean(0), shown, 2)
     for key in CURVES:
         scale, digits = (100.0, 2) if key in PERCENT else (1.0, 3)
         values = scale * _table(rounds, [{line["round"]: line.get(key) for line in run.rounds} for run in runs])
-        if np.isnan(values).all():
+        if values.mask.all():
             continue
         smooth = scale * _table(rounds, [_trailing(run, key) for run in runs])
-        shape[key] = {"mean": _listed(_mean(values), shown, digits), "sd": _listed_sd(values, shown, digits)}
-        shape[key] |= {"smooth": _listed(_mean(smooth), shown, digits)}
-        shape[key] |= {"smooth_sd": _listed_sd(smooth, shown, digits)}
+        shape[key] = {}
+        for middle, sd, table in (("mean", "sd", values), ("smooth", "smooth_sd", smooth)):
+            shape[key][middle] = _listed(table.mean(0), shown, digits)
+            shape[key][sd] = _listed(table.std(0, ddof=1), shown, digits) if len(runs) > 1 else None
     return shape
 
 
@@ -64,16 +63,10 @@ def _measured(line: dict[str, Any]) -> bool:
     return any(line.get(key) is not None for key in METRICS)
 
 
-def _table(rounds: Sequence[int], runs: Sequence[dict[int, float | None]]) -> Array:
-    """[S, T], NaN where a run has no such round or value."""
-    return np.array([[np.nan if (v := run.get(r)) is None else v for r in rounds] for run in runs], dtype=np.float64)
-
-
-def _mean(values: Array) -> Array:
-    known = ~np.isnan(values)
-    count = known.sum(0)
-    mean: Array = np.where(count > 0, np.where(known, values, 0).sum(0) / np.maximum(count, 1), np.nan)
-    return mean
+def _table(rounds: Sequence[int], runs: Sequence[dict[int, float | None]]) -> Table:
+    """[S, T], masked where a run has no such round or value."""
+    values = [[np.nan if (v := run.get(r)) is None else v for r in rounds] for run in runs]
+    return np.ma.masked_invalid(np.array(values, dtype=np.float64))
 
 
 def _trailing(run: Run, key: str) -> dict[int, float | None]:
@@ -88,17 +81,9 @@ def _trailing(run: Run, key: str) -> dict[int, float | None]:
     return smooth | ({lines[-1]["round"]: run.final[key]["late"]} if key in run.final else {})
 
 
-def _listed(values: Array, shown: Sequence[int], digits: int) -> list[float | None]:
-    return [None if math.isnan(values[i]) else round(float(values[i]), digits) for i in shown]
-
-
-def _listed_sd(values: Array, shown: Sequence[int], digits: int) -> list[float | None] | None:
-    if len(values) < 2:
-        return None
-    known = ~np.isnan(values)
-    count, mean = known.sum(0), _mean(values)
-    squares = np.where(known, (values - mean) ** 2, 0).sum(0)
-    return _listed(np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), np.nan), shown, digits)
+def _listed(values: Table, shown: Sequence[int], digits: int) -> list[float | None]:
+    """None where it is masked."""
+    return [None if value is None else round(value, digits) for value in values[shown].tolist()]
 
 
 def cumulative_seconds(run: Run) -> dict[int, float | None]:

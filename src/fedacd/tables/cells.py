@@ -9,14 +9,15 @@ differs     whether the difference is more than two such deviations, and half of
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fedacd.display import counted
 from fedacd.errors import RecordError
-from fedacd.tables.declare import METRICS, SEEDS, Column, Metric, Row
+from fedacd.tables.declare import METRICS, ROUNDS, SEEDS, Column, Metric, Row
 from fedacd.tables.found import Found, Numbers
 from fedacd.tables.match import Matched
 from fedacd.tables.paper import Reported
-from fedacd.tables.wanted import Wanted
+from fedacd.tables.wanted import Want, Wanted
 
 _WHICH = ("late", "last", "best")
 
@@ -41,11 +42,10 @@ class Cell:
     paper: Reported
     runs: list[Found]
     """Those that are finished; of a cell without any, there is nothing of ours."""
-    seeds: list[int]
     late: Spread | None = None
     last: Spread | None = None
     best: Spread | None = None
-    rank: int | None = None
+    rank: int | None = field(default=None, init=False)
     """1 the best, 2 the second best of its column (of its row, in a table of one row)."""
 
     @property
@@ -55,6 +55,10 @@ class Cell:
     @property
     def n(self) -> int:
         return len(self.runs)
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(run.settings["run.seed"]) for run in self.runs]
 
     @property
     def difference(self) -> float | None:
@@ -93,10 +97,9 @@ class Filled:
     @property
     def subject(self) -> str:
         """What is shown, and in what it is less than the paper's."""
-        table = self.wanted.table
-        parts = [table.title]
-        if self.wanted.rounds != table.rounds:
-            parts.append(f"{self.wanted.rounds} rounds (paper: {table.rounds})")
+        parts = [self.wanted.table.title]
+        if self.wanted.rounds != ROUNDS:
+            parts.append(f"{counted(self.wanted.rounds, 'round')} (paper: {ROUNDS})")
         numbers = {cell.n for row in self.cells for cell in row if cell.n}
         if numbers and numbers != {SEEDS}:
             few, most = min(numbers), max(numbers)
@@ -109,8 +112,8 @@ class Filled:
 
 def fill(wanted: Wanted, matched: Matched, command: str = "") -> Filled:
     """Read the finished runs of a table, which `command` was to make."""
-    numbers: dict[str, Numbers] = {}
-    own = [wanted.table.note] if wanted.table.note else []
+    table, numbers = wanted.table, dict[str, Numbers]()
+    own = [table.note] if table.note else []
     damaged = []
     for key, run in matched.done.items():
         try:
@@ -118,29 +121,20 @@ def fill(wanted: Wanted, matched: Matched, command: str = "") -> Filled:
         except RecordError as error:
             damaged.append(f"left out: {error} Remove {run.path} to run it again.")
     if not numbers:
-        raise RecordError(" ".join([f"there is no finished run of table {wanted.table.number} to show.", *damaged]))
-    cells = []
-    for row in wanted.table.rows:
-        line = []
-        for column in wanted.table.columns:
-            feeds = [want for want in wanted.feeds(row, column) if column.metric in numbers.get(want.key, {})]
-            scale = METRICS[column.metric].scale
-            values = [numbers[want.key][column.metric] for want in feeds]
-            over = {k: Spread.of([value[k] * scale for value in values]) for k in _WHICH} if feeds else {}
-            line.append(
-                Cell(
-                    row=row,
-                    column=column,
-                    paper=wanted.table.reported(row, column),
-                    runs=[matched.done[want.key] for want in feeds],
-                    seeds=[int(want.settings["run.seed"]) for want in feeds],
-                    late=over.get("late"),
-                    last=over.get("last"),
-                    best=over.get("best"),
-                )
-            )
-        cells.append(line)
-    for group in cells if wanted.table.along_rows else zip(*cells, strict=True):
+        raise RecordError(" ".join([f"there is no finished run of table {table.number} to show.", *damaged]))
+
+    def cell(row: Row, column: Column, wants: Sequence[Want]) -> Cell:
+        keys = [want.key for want in wants if column.metric in numbers.get(want.key, {})]
+        values, scale = [numbers[key][column.metric] for key in keys], METRICS[column.metric].scale
+        ours = {which: Spread.of([value[which] * scale for value in values]) for which in _WHICH if values}
+        runs, paper = [matched.done[key] for key in keys], table.reported(row, column)
+        return Cell(row=row, column=column, paper=paper, runs=runs, **ours)
+
+    cells = [
+        [cell(row, column, wants) for column, wants in zip(table.columns, line, strict=True)]
+        for row, line in zip(table.rows, wanted.cells, strict=True)
+    ]
+    for group in cells if table.along_rows else zip(*cells, strict=True):
         _rank(list(group))
     if unfinished := len(wanted.runs) - len(numbers):
         own.append(f"{unfinished} of {len(wanted.runs)} runs are not finished and left out.")
@@ -148,9 +142,9 @@ def fill(wanted: Wanted, matched: Matched, command: str = "") -> Filled:
 
 
 def _rank(cells: Sequence[Cell]) -> None:
-    shown = [(cell, cell.late.mean) for cell in cells if cell.late]
-    if len(shown) < 2:
-        return
-    shown.sort(key=lambda pair: pair[1] if pair[0].metric.lower_is_better else -pair[1])
-    for rank, (cell, _) in enumerate(shown[:2], 1):
-        cell.rank = rank
+    """Equal ones share their rank. One alone is not the best of anything."""
+    shown = [(cell, cell.late.mean * (-1 if cell.metric.lower_is_better else 1)) for cell in cells if cell.late]
+    for cell, value in shown:
+        rank = 1 + sum(other > value for _, other in shown)
+        if len(shown) > 1 and rank <= 2:
+            cell.rank = rank

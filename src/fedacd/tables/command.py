@@ -55,7 +55,7 @@ def table(
         methods=options.items("method", method),
         betas=options.numbers("beta", beta),
     )
-    numbers, length = options.seeds(seeds), options.rounds(rounds, cut.rounds)
+    numbers, length = options.seeds(seeds), options.rounds(rounds)
     options.setting("run.precision", "fp32" if precision is None else precision)
     options.device(device)
 
@@ -68,13 +68,13 @@ def table(
         if value is not None and from_:
             raise ConfigError(f"{name} = {value!r}: goes with training, not with --from.")
     out = out or Path("runs")
-    seen = look.read_from(at, from_, precision) if from_ else look.look_in(everything, out)
     if from_:
+        seen, hint = look.read_from(at, from_, precision), ""
         part = seen.wanted.runs
+    else:
+        seen = look.look_in(everything, out)
+        hint = f" in {out}; one that is trained gives it, or --from a folder of others' runs or summaries"
     if plan or not from_:
-        hint = (
-            "" if from_ else f" in {out}; one that is trained gives it, or --from a folder of others' runs or summaries"
-        )
         _print(_plan(seen, part, device, shard, hint))
     told = _note(seen.notes)
     failed: dict[str, Exception] = {}

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from fedacd.errors import ConfigError, unknown
 from fedacd.tables.paper import Reported, reported
 
-SEEDS = 3
-"""Runs behind a number of the paper."""
+SEEDS, ROUNDS = 3, 200
+"""Runs behind a number of the paper, and their length."""
 
 SETTING: Mapping[str, Any] = {
     "partition.scheme": "capped-dirichlet",
     "partition.clients": 20,
     "train.participation": 0.4,
-    "train.rounds": 200,
+    "train.rounds": ROUNDS,
     "train.epochs": 5,
     "train.batch_size": 64,
     "train.lr": 0.01,
@@ -94,11 +94,6 @@ class Table:
     def settings(self, row: Row, column: Column) -> dict[str, Any]:
         """What feeds a cell, the seed apart."""
         return {**SETTING, **column.settings, **row.settings}
-
-    @property
-    def rounds(self) -> int:
-        """Those of the paper."""
-        return int(self.settings(self.rows[0], self.columns[0])["train.rounds"])
 
     def reported(self, row: Row, column: Column) -> Reported:
         return self.paper[row.label][column.paper]

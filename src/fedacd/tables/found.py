@@ -1,10 +1,11 @@
 """Which runs there are: run folders and summaries, read only as far as a question needs."""
 
 import contextlib
+import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ class Found:
     """Whether the last line of the record is cut short."""
     summary: Mapping[str, Any] | None = None
     """What stands for the run where there is no folder of it."""
-    key: str = field(default="", compare=False)
+
+    @functools.cached_property
+    def key(self) -> str:
+        return key_of(self.settings)
 
     @property
     def name(self) -> str:
@@ -126,7 +130,7 @@ def read_folder(path: Path) -> Found:
     settings = {**plain(), **read_toml(path / CONFIG)}
     _require_names(path / CONFIG, settings)
     done, cut = _progress(path / ROUNDS)
-    return Found(path=path, settings=settings, done=done, cut=cut, key=key_of(settings))
+    return Found(path=path, settings=settings, done=done, cut=cut)
 
 
 def read_summary(path: Path) -> list[Found]:
@@ -148,15 +152,15 @@ def read_summary(path: Path) -> list[Found]:
             raise ValueError("no round")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"{path} is a damaged summary ({type(error).__name__}: {error}).") from None
-    return [Found(path=path, settings=settings, done=done, summary=content, key=key_of(settings))]
+    return [Found(path=path, settings=settings, done=done, summary=content)]
 
 
 def _require_names(path: Path, settings: Mapping[str, Any]) -> None:
     for key in ("data.name", "method.name", "run.seed", "train.rounds"):
         if key not in settings:
             raise RecordError(f"{path} does not say {key}.")
-    for key, kind in (("train.rounds", int), ("train.epochs", int), ("train.participation", int | float)):
-        if not isinstance(settings[key], kind) or not settings[key] > 0:
+    for key, kinds in (("train.rounds", [int]), ("train.epochs", [int]), ("train.participation", [int, float])):
+        if type(settings[key]) not in kinds or not settings[key] > 0:
             raise RecordError(f"{path}: {key} = {settings[key]!r}: must be a number above 0.")
 
 

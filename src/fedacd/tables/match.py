@@ -63,7 +63,7 @@ def _require_same_data(runs: Sequence[Found]) -> None:
 
 
 def precision_of(table_runs: Wanted, found: Sequence[Found]) -> str | None:
-    """The one precision of the runs that fit the table otherwise; None where there are no such runs."""
+    """The one precision of the runs that fit the table otherwise, or else of all runs; None where they have several."""
     loose = {key_of(want.identity, ["run.precision"]) for want in table_runs.runs}
     fitting: dict[str, Found] = {}
     for run in found:
@@ -75,7 +75,8 @@ def precision_of(table_runs: Wanted, found: Sequence[Found]) -> str | None:
             f"runs of different settings cannot be mixed into one table: run.precision is {one!r} in {run.path} and "
             f"{other!r} in {another.path}. Choose with --precision."
         )
-    return next(iter(fitting), None)
+    all_ = {str(run.settings["run.precision"]) for run in found}
+    return next(iter(fitting), None) or (all_.pop() if len(all_) == 1 else None)
 
 
 def elsewhere(wanted: Wanted, found: Sequence[Found]) -> list[str]:

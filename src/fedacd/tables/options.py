@@ -7,6 +7,7 @@ from typing import Any
 
 from fedacd.config import Config
 from fedacd.errors import ConfigError
+from fedacd.tables.declare import ROUNDS
 from fedacd.toml import parse_value
 
 MOST_SEEDS = 1000
@@ -49,8 +50,8 @@ def setting(key: str, value: Any) -> Any:
     return Config.build({key: value}).flat()[key]
 
 
-def rounds(text: str | None, usual: int) -> int:
-    return usual if text is None else int(setting("train.rounds", parse_value(text)))
+def rounds(text: str | None) -> int:
+    return ROUNDS if text is None else int(setting("train.rounds", parse_value(text)))
 
 
 def device(text: str) -> str:

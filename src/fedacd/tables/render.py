@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fedacd.display import table_width
-from fedacd.tables.cells import Cell, Filled, Spread
+from fedacd.tables.cells import Cell, Filled
 from fedacd.tables.declare import SEEDS
 
 KINDS = ("ours", "paper", "diff")
@@ -24,23 +24,14 @@ HOW = (
 )
 
 
-def spread(cell: Cell, value: Spread) -> str:
-    digits = cell.metric.decimals
-    return f"{value.mean:.{digits}f}" + ("" if value.sd is None else f"±{value.sd:.{digits}f}")
-
-
-def _ours(cell: Cell) -> str:
-    if not cell.late:
-        return "-"
-    return spread(cell, cell.late) + (f" n={cell.n}" if cell.n != SEEDS else "")
-
-
-def _difference(cell: Cell) -> str:
-    return "-" if cell.difference is None else f"{cell.difference:+.{cell.metric.decimals}f}"
-
-
 def _texts(cell: Cell) -> tuple[str, str, str]:
-    return _ours(cell), cell.paper.text, _difference(cell)
+    """One for each of `KINDS`."""
+    if not cell.late:
+        return "-", cell.paper.text, "-"
+    digits = cell.metric.decimals
+    spread = "" if cell.late.sd is None else f"±{cell.late.sd:.{digits}f}"
+    seeds = "" if cell.n == SEEDS else f" n={cell.n}"
+    return f"{cell.late.mean:.{digits}f}{spread}{seeds}", cell.paper.text, f"{cell.difference:+.{digits}f}"
 
 
 def for_terminal(filled: Filled, width: int) -> tuple[list[Grid], list[str]]:

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedacd.config import Config
 from fedacd.errors import ConfigError, RecordError
 from fedacd.files import read_json, write_atomically, writing
 from fedacd.metrics import METRICS, class_means
@@ -33,26 +32,21 @@ def summarise(run: Path) -> dict[str, Any]:
     config, rounds = read_config(run), read_rounds(run)
     if len(rounds) < config.train.rounds:
         raise RecordError(f"{run} is not finished: {len(rounds)} of {config.train.rounds} rounds.")
-    with judging(run):
-        return _summarise(run, config, rounds)
-
-
-def _summarise(run: Path, config: Config, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    settings = {key: value for key, value in config.flat().items() if value is not None and key != "run.out"}
     found = {
         "holds": SUMMARY,
         "name": run.name,
-        "config": settings,
+        "config": {key: value for key, value in config.flat().items() if value is not None and key != "run.out"},
         "rounds": len(rounds),
-        "final": judge(rounds, run),
-        "made": _made(run) | {"seconds": round(sum(line["seconds"] for line in rounds), 1)},
     }
-    if len(classes := _classes(rounds)) <= MOST_CLASSES:
-        found["classes"] = classes
-    every = EVERY
-    while len(_bytes(found | {"curve": _curve(rounds, every)})) > MOST_BYTES and every < len(rounds):
-        every *= 2
-    return found | {"curve": _curve(rounds, every)}
+    with judging(run):
+        found["final"] = judge(rounds, run)
+        found["made"] = _made(run) | {"seconds": round(sum(line["seconds"] for line in rounds), 1)}
+        if len(classes := _classes(rounds)) <= MOST_CLASSES:
+            found["classes"] = classes
+        every = EVERY
+        while len(_bytes(found | {"curve": _curve(rounds, every)})) > MOST_BYTES and every < len(rounds):
+            every *= 2
+        return found | {"curve": _curve(rounds, every)}
 
 
 def write_summaries(sources: Sequence[Path], into: Path) -> tuple[list[Path], list[str]]:

@@ -1,7 +1,7 @@
 """Train the runs that a table lacks."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedacd import data
@@ -64,11 +64,11 @@ def _setup(want: Want, dataset: Dataset, begun: Found | None, out: Path, device:
 
 def _train(setups: Mapping[str, Setup]) -> dict[str, Result | Exception]:
     labels = {id(setup): f"{i}/{len(setups)} {name}" for i, (name, setup) in enumerate(setups.items(), 1)}
-    rounds = {id(setup): (_done(setup), setup.config.train.rounds) for setup in setups.values()}
-    progress = RoundsProgress({labels[number]: far for number, far in rounds.items() if far[0] != far[1]})
-    with progress:
-        say: Callable[[str], None] = progress.say
-        results = train_all(list(setups.values()), lambda setup, record: progress(labels[id(setup)], record), say=say)
+    rounds = {labels[id(setup)]: (_done(setup), setup.config.train.rounds) for setup in setups.values()}
+    with RoundsProgress({label: (done, total) for label, (done, total) in rounds.items() if done != total}) as progress:
+        results = train_all(
+            [*setups.values()], lambda setup, record: progress(labels[id(setup)], record), say=progress.say
+        )
     return dict(zip(setups, results, strict=True))
 
 

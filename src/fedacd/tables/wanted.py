@@ -80,9 +80,12 @@ class Want:
     settings: Mapping[str, Any]
     """What goes into `prepare`."""
     identity: Mapping[str, Any]
-    key: str
     declared: frozenset[str]
     """The settings by which the table's rows and columns differ."""
+
+    @functools.cached_property
+    def key(self) -> str:
+        return key_of(self.identity)
 
     @property
     def dataset(self) -> str:
@@ -97,36 +100,27 @@ class Wanted:
     """The runs of a table, each once, and which of them feed a cell."""
 
     def __init__(self, table: Table, *, seeds: Sequence[int], rounds: int, precision: str) -> None:
-        self.table, self.seeds, self.rounds, self.precision = table, seeds, rounds, precision
-        self._cells: dict[tuple[str, str, str], list[Want]] = {}
+        self.table, self.rounds, self.precision = table, rounds, precision
         runs: dict[str, Want] = {}
+        self.cells: list[list[list[Want]]] = []
+        """By row and column, one a seed."""
         for row in table.rows:
-            for column in table.columns:
-                feeds = self._feeds(row, column)
-                self._cells[_place(row, column)] = [runs.setdefault(want.key, want) for want in feeds]
+            line = [self._feeds(row, column, seeds) for column in table.columns]
+            self.cells.append([[runs.setdefault(want.key, want) for want in feeds] for feeds in line])
         self.runs = sorted(runs.values(), key=lambda want: want.name)
 
-    def _feeds(self, row: Row, column: Column) -> list[Want]:
-        chosen = {"train.rounds": self.rounds, "run.precision": self.precision}
-        settings = self.table.settings(row, column) | chosen
+    def _feeds(self, row: Row, column: Column, seeds: Sequence[int]) -> list[Want]:
+        settings = self.table.settings(row, column) | {"train.rounds": self.rounds, "run.precision": self.precision}
         identity, declared = resolve(settings), frozenset({*row.settings, *column.settings})
         return [
             Want(
                 name=f"{_name(settings)}-seed{seed}",
                 settings=settings | {"run.seed": seed},
                 identity=identity | {"run.seed": seed},
-                key=key_of(identity | {"run.seed": seed}),
                 declared=declared,
             )
-            for seed in self.seeds
+            for seed in seeds
         ]
-
-    def feeds(self, row: Row, column: Column) -> list[Want]:
-        return self._cells[_place(row, column)]
-
-
-def _place(row: Row, column: Column) -> tuple[str, str, str]:
-    return row.label, f"{column.group} {column.label}", column.metric
 
 
 def _name(settings: Mapping[str, Any]) -> str:
