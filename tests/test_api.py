@@ -293,6 +293,28 @@ def test_plain_python_values_are_taken(digits: Dataset, tmp_path: Path) -> None:
         fedacd.run(dataset=digits, method=FedACD)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("digits",), {}, r"settings is 'digits': must be a mapping, such as .* The data set is dataset=\.\.\."),
+        ((fedacd.Config(),), {}, r"settings is a Config: must be a mapping, .* Give config\.flat\(\)\."),
+        (([],), {}, r"settings is a list: must be a mapping"),
+        ((), {"partition": "iid"}, r"partition is 'iid': must be a list .* settings: \{'partition\.scheme': 'iid'\}"),
+    ],
+)
+def test_arguments_in_the_wrong_place(arguments: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fedacd.run(*arguments, **options)
+
+
+def test_a_data_set_by_its_path(digits: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    names = ("x_train", "y_train", "x_test", "y_test")
+    np.savez(path, **{name: getattr(digits, name) for name in names})
+    result = fedacd.run(dataset=path, out=tmp_path / "run", **TINY | {"rounds": 1})
+    assert result.config.data.name == str(path)
+
+
 def test_own_index_lists(digits: Dataset, tmp_path: Path) -> None:
     lists = [np.arange(100), np.arange(100, 250), np.arange(250, 300)]
     result = fedacd.run(dataset=digits, partition=lists, out=str(tmp_path / "run"), **TINY | {"participation": 1.0})

@@ -210,6 +210,31 @@ def test_a_method_of_ones_own_by_its_name(elsewhere: Path, monkeypatch: pytest.M
             message="unknown setting of Half 'method.shar'. Did you mean 'method.share'?")  # fmt: skip
 
 
+def test_a_mistake_in_a_method_is_located_once_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    Path("wrong_methods.py").write_text(
+        "from fedacd.methods import Method\n"
+        "class Wrong(Method):\n"
+        "    def loss(self, out, y, w, now, shared, client):\n"
+        "        return out['nothing like it']\n"
+    )
+    arguments = ["sweep", *TINY, "--method", "wrong_methods:Wrong", "--seed", "0,1", "--workers", "1"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert result.stderr.count("return out['nothing like it']") == 1
+    assert result.stderr.splitlines()[-2:] == [
+        f"error: {number}/2 wrong_methods:Wrong, seed {seed}: KeyError: 'nothing like it'"
+        for number, seed in ((1, 0), (2, 1))
+    ]
+
+
+def test_help_names_the_choices_and_keeps_the_case() -> None:
+    stdout, _ = invoke("run", "--help")
+    assert "[[CONFIG" not in stdout
+    assert "Cpu" not in stdout
+    assert "(fp32, tf32, bf16)" in stdout
+
+
 def test_a_method_of_ones_own_without_a_title(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     Path("bare_methods.py").write_text("from fedacd.methods import Method\nclass Bare(Method):\n    pass\n")

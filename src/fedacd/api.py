@@ -91,7 +91,7 @@ class Result:
 def run(
     settings: Mapping[str, Any] | None = None,
     *,
-    dataset: str | Dataset | None = None,
+    dataset: str | Path | Dataset | None = None,
     model: str | Factory | None = None,
     method: str | Method | None = None,
     partition: Sequence[NDArray[np.int64]] | None = None,
@@ -107,6 +107,16 @@ def run(
     client. `on_round` is called with every round's record. `progress` shows a line on stderr; where it is not said, if
     that is a terminal or a notebook's.
     """
+    if settings is not None and not isinstance(settings, Mapping):
+        hint = " The data set is dataset=..." if isinstance(settings, str | Path | Dataset) else ""
+        hint = " Give config.flat()." if isinstance(settings, Config) else hint
+        what = repr(settings) if isinstance(settings, str) else f"a {type(settings).__name__}"
+        raise ConfigError(f"settings is {what}: must be a mapping, such as {{'train.clip': 5}}.{hint}")
+    if isinstance(partition, str):
+        hint = f"a scheme goes into settings: {{'partition.scheme': {partition!r}}}"
+        raise ConfigError(f"partition is {partition!r}: must be a list of index arrays, one a client; {hint}.")
+    if isinstance(dataset, Path):
+        dataset = str(dataset)
     for name, value, kind in (("dataset", dataset, Dataset), ("method", method, Method)):
         if not isinstance(value, str | kind | None):
             what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

@@ -173,7 +173,7 @@ class Train(Settings):
 class Run(Settings):
     section: ClassVar[str] = "run"
     seed: int = setting(0, "changes partition, initial weights and every draw", at_least=0, at_most=2**32 - 1)
-    device: str = setting("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
+    device: str = setting("auto", "where to train: cpu, cuda, cuda:N, or auto, which is cuda where there is one")
     precision: str = setting("fp32", "arithmetic of forward and backward passes", one_of=("fp32", "tf32", "bf16"))
     slots: int | None = setting(
         None,
