@@ -172,6 +172,9 @@ def test_a_records_config_repeats_the_run() -> None:
         for name in ("first", "second")
     )
     assert first == second
+    refused(
+        "run", "first", message=f"cannot read the config file first: Is a directory. Give {Path('first/config.toml')}."
+    )
 
 
 def test_a_method_of_ones_own_by_its_name(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
