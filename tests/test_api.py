@@ -67,7 +67,7 @@ def test_own_arrays_and_own_model(digits: Dataset, tmp_path: Path) -> None:
     per_class = [(labels == digits.y_test)[digits.y_test == k].mean() for k in range(10)]
     assert np.mean(per_class) == pytest.approx(result.final["accuracy_last"])
     assert result.config.model.name == "tests.test_api:Perceptron"
-    with pytest.raises(RecordError, match=r"is of a model of one's own, 'tests.test_api:Perceptron': give it, load"):
+    with pytest.raises(RecordError, match=r"needs your own model 'tests.test_api:Perceptron': give it, load"):
         fedacd.Result.load(result.folder)
     models: tuple[Any, ...] = (Perceptron, "tests.test_api:Perceptron")
     for model in models:
@@ -127,7 +127,7 @@ def test_a_model_file_runs_nothing_that_is_not_asked_for(tmp_path: Path) -> None
     }
     about |= {"method": "fedavg", "method_options": {}, "shape": [1, 8, 8], "mean": [0.5], "std": [0.5]}
     write_safetensors(tmp_path / "model.safetensors", {"params/w": torch.zeros(1)}, about | {"class_names": ["a", "b"]})
-    with pytest.raises(RecordError, match="model of one's own, 'os:system'"):
+    with pytest.raises(RecordError, match="your own model 'os:system'"):
         fedacd.GlobalModel.load(tmp_path)
     assert not (tmp_path / "ran").exists()
     write_safetensors(tmp_path / "model.safetensors", {"params/w": torch.zeros(1)}, about)

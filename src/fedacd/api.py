@@ -103,9 +103,9 @@ def run(
 
     Options have the names of the command line's (`beta=0.3`, `rounds=50`, `batch_size=32` ...); `settings` takes
     everything else as `section.key`, such as `{"partition.scheme": "iid"}`. `dataset`, `model` and `method` are names,
-    or a `Dataset`, a callable that makes a `torch.nn.Module`, a `Method`. `partition` is a list of index arrays, one a
-    client. `on_round` is called with every round's record. `progress` shows a line on stderr; where it is not said, if
-    that is a terminal or a notebook's.
+    or a `Dataset`, a callable that makes a `torch.nn.Module`, a `Method`. `partition` is a list of index arrays, one
+    per client. `on_round` is called with every round's record. `progress` shows a line on stderr; by default only in a
+    terminal or notebook.
     """
     if settings is not None and not isinstance(settings, Mapping):
         hint = " The data set is dataset=..." if isinstance(settings, str | Path | Dataset) else ""
@@ -114,7 +114,7 @@ def run(
         raise ConfigError(f"settings is {what}: must be a mapping, such as {{'train.clip': 5}}.{hint}")
     if isinstance(partition, str):
         hint = f"a scheme goes into settings: {{'partition.scheme': {partition!r}}}"
-        raise ConfigError(f"partition is {partition!r}: must be a list of index arrays, one a client; {hint}.")
+        raise ConfigError(f"partition is {partition!r}: must be a list of index arrays, one per client; {hint}.")
     if isinstance(dataset, Path):
         dataset = str(dataset)
     for name, value, kind in (("dataset", dataset, Dataset), ("method", method, Method)):

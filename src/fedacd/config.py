@@ -132,7 +132,7 @@ class Partition(Settings):
     beta: float = setting(0.1, "concentration of the Dirichlet schemes; smaller is more skewed", above=0)
     classes_per_client: int = setting(2, "classes that a client holds under 'shards'", at_least=1)
     min_size: int = setting(10, "fewest samples of a client", at_least=1)
-    file: str | None = setting(None, "index lists for 'custom': .json (a list of lists) or .npz (one array a client)")
+    file: str | None = setting(None, "index lists for 'custom': .json (a list of lists) or .npz (one array per client)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
