@@ -213,6 +213,26 @@ def test_a_method_of_ones_own_by_its_name(elsewhere: Path, monkeypatch: pytest.M
             message="unknown setting of Half 'method.shar'. Did you mean 'method.share'?")  # fmt: skip
 
 
+def test_a_methods_fields_may_be_bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    Path("bare_fields.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedacd.methods import Method\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Bare(Method):\n"
+        "    mu: float\n"
+        "    nu: float = 3.0\n"
+        "class Plain(Method):\n"
+        "    mu: float = 3.0\n"
+    )
+    stdout, _ = invoke("methods", "bare_fields:Bare")
+    assert "  method.mu: a number\n  method.nu = 3.0: a number\n" in stdout
+    refused("run", *TINY, "--method", "bare_fields:Bare", message="method.mu has no default: give a number.")
+    _, stderr = invoke("run", *TINY, "--method", "bare_fields:Plain", "--set", "method.mu=1", code=2)
+    assert "unknown setting of Plain 'method.mu'" in stderr
+    assert "To make 'mu' a setting, give it a type and the class @dataclass(frozen=True, kw_only=True)." in stderr
+
+
 def test_a_mistake_in_a_method_is_located_once_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     Path("wrong_methods.py").write_text(

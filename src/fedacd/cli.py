@@ -292,9 +292,10 @@ def settings() -> None:
 
 def _print_fields(kind: type[Settings]) -> None:
     for spec in dataclasses.fields(kind):
-        default = "open" if spec.default is None else spec.default
+        default = {None: " = open", dataclasses.MISSING: ""}.get(spec.default, f" = {spec.default}")
         what = allowed(spec, kinds_of(kind, spec.name))
-        console.print(f"  {kind.section}.{spec.name} = {default}: {spec.metadata['doc']} ({what})", markup=False)
+        about = f"{spec.metadata['doc']} ({what})" if "doc" in spec.metadata else what  # without `setting`
+        console.print(f"  {kind.section}.{spec.name}{default}: {about}", markup=False)
 
 
 @app.callback(invoke_without_command=True)

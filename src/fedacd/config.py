@@ -103,7 +103,16 @@ class Settings:
         of = f" of {title}" if title else ""
         for key in values:
             if f"{cls.section}.{key}" not in names:
-                raise ConfigError(unknown(f"setting{of}", f"{cls.section}.{key}", names))
+                text = unknown(f"setting{of}", f"{cls.section}.{key}", names)
+                if isinstance(vars(cls).get(key), int | float):  # meant as one
+                    mend = "give it a type and the class @dataclass(frozen=True, kw_only=True)"
+                    text += f" To make '{key}' a setting, {mend}."
+                raise ConfigError(text)
+        for spec in dataclasses.fields(cls):
+            if spec.name not in values and spec.default is spec.default_factory is dataclasses.MISSING:
+                raise ConfigError(
+                    f"{cls.section}.{spec.name} has no default: give {allowed(spec, kinds_of(cls, spec.name))}."
+                )
         return cls(**values)
 
 
