@@ -103,16 +103,13 @@ class Settings:
         of = f" of {title}" if title else ""
         for key in values:
             if f"{cls.section}.{key}" not in names:
-                text = unknown(f"setting{of}", f"{cls.section}.{key}", names)
-                if isinstance(vars(cls).get(key), int | float):  # meant as one
-                    mend = "give it a type and the class @dataclass(frozen=True, kw_only=True)"
-                    text += f" To make '{key}' a setting, {mend}."
-                raise ConfigError(text)
+                how = f" To make '{key}' a setting, give it a type and the class @dataclass(frozen=True, kw_only=True)."
+                meant = isinstance(vars(cls).get(key), int | float)
+                raise ConfigError(unknown(f"setting{of}", f"{cls.section}.{key}", names) + how * meant)
         for spec in dataclasses.fields(cls):
             if spec.name not in values and spec.default is spec.default_factory is dataclasses.MISSING:
-                raise ConfigError(
-                    f"{cls.section}.{spec.name} has no default: give {allowed(spec, kinds_of(cls, spec.name))}."
-                )
+                what = allowed(spec, kinds_of(cls, spec.name))
+                raise ConfigError(f"{cls.section}.{spec.name} has no default: give {what}.")
         return cls(**values)
 
 
