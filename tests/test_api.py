@@ -67,7 +67,7 @@ def test_own_arrays_and_own_model(digits: Dataset, tmp_path: Path) -> None:
     per_class = [(labels == digits.y_test)[digits.y_test == k].mean() for k in range(10)]
     assert np.mean(per_class) == pytest.approx(result.final["accuracy_last"])
     assert result.config.model.name == "tests.test_api:Perceptron"
-    with pytest.raises(RecordError, match=r"is of a model of one's own, 'tests.test_api:Perceptron': give it, load"):
+    with pytest.raises(RecordError, match=r"needs your own model 'tests.test_api:Perceptron': give it, load"):
         fedacd.Result.load(result.folder)
     models: tuple[Any, ...] = (Perceptron, "tests.test_api:Perceptron")
     for model in models:
@@ -127,7 +127,7 @@ def test_a_model_file_runs_nothing_that_is_not_asked_for(tmp_path: Path) -> None
     }
     about |= {"method": "fedavg", "method_options": {}, "shape": [1, 8, 8], "mean": [0.5], "std": [0.5]}
     write_safetensors(tmp_path / "model.safetensors", {"params/w": torch.zeros(1)}, about | {"class_names": ["a", "b"]})
-    with pytest.raises(RecordError, match="model of one's own, 'os:system'"):
+    with pytest.raises(RecordError, match="your own model 'os:system'"):
         fedacd.GlobalModel.load(tmp_path)
     assert not (tmp_path / "ran").exists()
     write_safetensors(tmp_path / "model.safetensors", {"params/w": torch.zeros(1)}, about)
@@ -291,6 +291,28 @@ def test_plain_python_values_are_taken(digits: Dataset, tmp_path: Path) -> None:
         ConfigError, match=r"method is the class FedACD: must be a name or an object of fedacd\.Method\."
     ):
         fedacd.run(dataset=digits, method=FedACD)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("digits",), {}, r"settings is 'digits': must be a mapping, such as .* The data set is dataset=\.\.\."),
+        ((fedacd.Config(),), {}, r"settings is a Config: must be a mapping, .* Give config\.flat\(\)\."),
+        (([],), {}, r"settings is a list: must be a mapping"),
+        ((), {"partition": "iid"}, r"partition is 'iid': must be a list .* settings: \{'partition\.scheme': 'iid'\}"),
+    ],
+)
+def test_arguments_in_the_wrong_place(arguments: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fedacd.run(*arguments, **options)
+
+
+def test_a_data_set_by_its_path(digits: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    names = ("x_train", "y_train", "x_test", "y_test")
+    np.savez(path, **{name: getattr(digits, name) for name in names})
+    result = fedacd.run(dataset=path, out=tmp_path / "run", **TINY | {"rounds": 1})
+    assert result.config.data.name == str(path)
 
 
 def test_own_index_lists(digits: Dataset, tmp_path: Path) -> None:

@@ -172,6 +172,9 @@ def test_a_records_config_repeats_the_run() -> None:
         for name in ("first", "second")
     )
     assert first == second
+    refused(
+        "run", "first", message=f"cannot read the config file first: Is a directory. Give {Path('first/config.toml')}."
+    )
 
 
 def test_a_method_of_ones_own_by_its_name(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +211,51 @@ def test_a_method_of_ones_own_by_its_name(elsewhere: Path, monkeypatch: pytest.M
         refused("run", *TINY, "--method", name, message=message)
     refused("run", *TINY, "--method", "own_methods:Half", "--set", "method.shar=1",
             message="unknown setting of Half 'method.shar'. Did you mean 'method.share'?")  # fmt: skip
+
+
+def test_a_methods_fields_may_be_bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    Path("bare_fields.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedacd.methods import Method\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Bare(Method):\n"
+        "    mu: float\n"
+        "    nu: float = 3.0\n"
+        "class Plain(Method):\n"
+        "    mu: float = 3.0\n"
+    )
+    stdout, _ = invoke("methods", "bare_fields:Bare")
+    assert "  method.mu: a number\n  method.nu = 3.0: a number\n" in stdout
+    refused("run", *TINY, "--method", "bare_fields:Bare", message="method.mu has no default: give a number.")
+    _, stderr = invoke("run", *TINY, "--method", "bare_fields:Plain", "--set", "method.mu=1", code=2)
+    assert "unknown setting of Plain 'method.mu'" in stderr
+    assert "To make 'mu' a setting, give it a type and the class @dataclass(frozen=True, kw_only=True)." in stderr
+
+
+def test_a_mistake_in_a_method_is_located_once_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    Path("wrong_methods.py").write_text(
+        "from fedacd.methods import Method\n"
+        "class Wrong(Method):\n"
+        "    def loss(self, out, y, w, now, shared, client):\n"
+        "        return out['nothing like it']\n"
+    )
+    arguments = ["sweep", *TINY, "--method", "wrong_methods:Wrong", "--seed", "0,1", "--workers", "1"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert result.stderr.count("return out['nothing like it']") == 1
+    assert result.stderr.splitlines()[-2:] == [
+        f"error: {number}/2 wrong_methods:Wrong, seed {seed}: KeyError: 'nothing like it'"
+        for number, seed in ((1, 0), (2, 1))
+    ]
+
+
+def test_help_names_the_choices_and_keeps_the_case() -> None:
+    stdout, _ = invoke("run", "--help")
+    assert "[[CONFIG" not in stdout
+    assert "Cpu" not in stdout
+    assert "(fp32, tf32, bf16)" in stdout
 
 
 def test_a_method_of_ones_own_without_a_title(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

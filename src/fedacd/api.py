@@ -91,7 +91,7 @@ class Result:
 def run(
     settings: Mapping[str, Any] | None = None,
     *,
-    dataset: str | Dataset | None = None,
+    dataset: str | Path | Dataset | None = None,
     model: str | Factory | None = None,
     method: str | Method | None = None,
     partition: Sequence[NDArray[np.int64]] | None = None,
@@ -103,10 +103,20 @@ def run(
 
     Options have the names of the command line's (`beta=0.3`, `rounds=50`, `batch_size=32` ...); `settings` takes
     everything else as `section.key`, such as `{"partition.scheme": "iid"}`. `dataset`, `model` and `method` are names,
-    or a `Dataset`, a callable that makes a `torch.nn.Module`, a `Method`. `partition` is a list of index arrays, one a
-    client. `on_round` is called with every round's record. `progress` shows a line on stderr; where it is not said, if
-    that is a terminal or a notebook's.
+    or a `Dataset`, a callable that makes a `torch.nn.Module`, a `Method`. `partition` is a list of index arrays, one
+    per client. `on_round` is called with every round's record. `progress` shows a line on stderr; by default only in a
+    terminal or notebook.
     """
+    if settings is not None and not isinstance(settings, Mapping):
+        hint = " The data set is dataset=..." if isinstance(settings, str | Path | Dataset) else ""
+        hint = " Give config.flat()." if isinstance(settings, Config) else hint
+        what = repr(settings) if isinstance(settings, str) else f"a {type(settings).__name__}"
+        raise ConfigError(f"settings is {what}: must be a mapping, such as {{'train.clip': 5}}.{hint}")
+    if isinstance(partition, str):
+        hint = f"a scheme goes into settings: {{'partition.scheme': {partition!r}}}"
+        raise ConfigError(f"partition is {partition!r}: must be a list of index arrays, one per client; {hint}.")
+    if isinstance(dataset, Path):
+        dataset = str(dataset)
     for name, value, kind in (("dataset", dataset, Dataset), ("method", method, Method)):
         if not isinstance(value, str | kind | None):
             what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

@@ -11,6 +11,7 @@ import inspect
 import itertools
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,10 +25,10 @@ from fedacd.bench.command import bench
 from fedacd.cli_data import data_app
 from fedacd.cli_exits import interruptible, reporting
 from fedacd.config import Config, Settings, allowed, kinds_of
-from fedacd.display import ONE_OF_MANY, RoundsProgress, console, print_metrics
+from fedacd.display import ONE_OF_MANY, RoundsProgress, console, counted, print_metrics
 from fedacd.engine.setup import Setup, prepare
 from fedacd.environment import rank_and_size
-from fedacd.errors import ConfigError, RecordError
+from fedacd.errors import ConfigError, FedacdError, RecordError
 from fedacd.files import require_folder
 from fedacd.flower.command import flower_app
 from fedacd.methods import METHODS, find
@@ -50,7 +51,7 @@ app.add_typer(flower_app, name="flower")
 
 # The options of `run` and `sweep` are those of `fedacd.run`: one table serves all three.
 
-FileArgument = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings to start from.")]
+FileArgument = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Settings to start from.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting; may be repeated.")
 ]
@@ -84,7 +85,8 @@ def _help(key: str) -> str:
     spec = next(spec for spec in dataclasses.fields(getattr(Config(), section)) if spec.name == name)
     default = "" if spec.default is None else f" Default: {spec.default}."
     text: str = spec.metadata["doc"]
-    return f"{text[0].upper()}{text[1:]}.{default}"
+    choices = f" ({', '.join(spec.metadata['one_of'])})" if "one_of" in spec.metadata else ""
+    return f"{text[0].upper()}{text[1:]}{choices}.{default}"
 
 
 def with_settings(command: Callable[[dict[str, Any], dict[str, str], str | None], None]) -> Callable[..., None]:
@@ -177,11 +179,25 @@ def sweep(settings: dict[str, Any], texts: dict[str, str], track: str | None) ->
         console.print("Run folders:")
         for result in results:
             console.print(f"  {result.folder}", markup=False)
-    for label, outcome in outcomes.items():
-        if isinstance(outcome, Exception) and not ONE_OF_MANY:
-            print(f"error: {label}: {outcome}", file=sys.stderr)
-    if len(results) < len(outcomes):
+    failed = {label: outcome for label, outcome in outcomes.items() if isinstance(outcome, Exception)}
+    if not ONE_OF_MANY:
+        _print_errors(failed)
+    if failed:
         raise typer.Exit(1)
+
+
+def _print_errors(failed: dict[str, Exception]) -> None:
+    """A line for each; before the first of a kind that nobody raised on purpose, such as one in a method of the user's
+    own, where it happened."""
+    located = set()
+    for label, error in failed.items():
+        text = str(error)
+        if not isinstance(error, FedacdError):
+            text = f"{type(error).__name__}: {error}"
+            if text not in located:
+                traceback.print_exception(error)
+            located.add(text)
+        print(f"error: {label}: {text}", file=sys.stderr)
 
 
 def split_list(text: str) -> list[str]:
@@ -225,8 +241,8 @@ def _train(setups: dict[str, Setup], track: str | None) -> dict[str, Result | Ex
         if found is not None:
             console.print(f"{label}: {setup.out} has {found} of {rounds} rounds", markup=False)
         else:
-            where = f"{rounds} rounds on {setup.device}, into {setup.out}"
-            about = f"{len(setup.members)} clients, {setup.config.partition.scheme}"
+            where = f"{counted(rounds, 'round')} on {setup.device}, into {setup.out}"
+            about = f"{counted(len(setup.members), 'client')}, {setup.config.partition.scheme}"
             console.print(f"{label}: {about}, {where}", markup=False)
         if found != rounds:
             done[label] = (found or 0, rounds)
@@ -250,7 +266,7 @@ for command in (table, report, merge, summaries, bench):
 
 @app.command()
 @reporting()
-def methods(only: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them alone.")] = None) -> None:
+def methods(only: Annotated[str | None, typer.Argument(metavar="NAME", help="One of them alone.")] = None) -> None:
     """List the methods with their hyper-parameters and citations."""
     for name, kind in ({only: find(only)} if only else METHODS).items():
         console.print(f"[bold]{name}[/bold]  {kind.title}, {kind.citation}")
@@ -276,9 +292,10 @@ def settings() -> None:
 
 def _print_fields(kind: type[Settings]) -> None:
     for spec in dataclasses.fields(kind):
-        default = "open" if spec.default is None else spec.default
+        default = {None: " = open", dataclasses.MISSING: ""}.get(spec.default, f" = {spec.default}")
         what = allowed(spec, kinds_of(kind, spec.name))
-        console.print(f"  {kind.section}.{spec.name} = {default}: {spec.metadata['doc']} ({what})", markup=False)
+        about = f"{spec.metadata['doc']} ({what})" if "doc" in spec.metadata else what  # without `setting`
+        console.print(f"  {kind.section}.{spec.name}{default}: {about}", markup=False)
 
 
 @app.callback(invoke_without_command=True)

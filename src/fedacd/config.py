@@ -103,7 +103,13 @@ class Settings:
         of = f" of {title}" if title else ""
         for key in values:
             if f"{cls.section}.{key}" not in names:
-                raise ConfigError(unknown(f"setting{of}", f"{cls.section}.{key}", names))
+                how = f" To make '{key}' a setting, give it a type and the class @dataclass(frozen=True, kw_only=True)."
+                meant = isinstance(vars(cls).get(key), int | float)
+                raise ConfigError(unknown(f"setting{of}", f"{cls.section}.{key}", names) + how * meant)
+        for spec in dataclasses.fields(cls):
+            if spec.name not in values and spec.default is spec.default_factory is dataclasses.MISSING:
+                what = allowed(spec, kinds_of(cls, spec.name))
+                raise ConfigError(f"{cls.section}.{spec.name} has no default: give {what}.")
         return cls(**values)
 
 
@@ -132,7 +138,7 @@ class Partition(Settings):
     beta: float = setting(0.1, "concentration of the Dirichlet schemes; smaller is more skewed", above=0)
     classes_per_client: int = setting(2, "classes that a client holds under 'shards'", at_least=1)
     min_size: int = setting(10, "fewest samples of a client", at_least=1)
-    file: str | None = setting(None, "index lists for 'custom': .json (a list of lists) or .npz (one array a client)")
+    file: str | None = setting(None, "index lists for 'custom': .json (a list of lists) or .npz (one array per client)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,7 +183,7 @@ class Train(Settings):
 class Run(Settings):
     section: ClassVar[str] = "run"
     seed: int = setting(0, "changes partition, initial weights and every draw", at_least=0, at_most=2**32 - 1)
-    device: str = setting("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
+    device: str = setting("auto", "where to train: cpu, cuda, cuda:N, or auto, which is cuda where there is one")
     precision: str = setting("fp32", "arithmetic of forward and backward passes", one_of=("fp32", "tf32", "bf16"))
     slots: int | None = setting(
         None,

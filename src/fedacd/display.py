@@ -51,7 +51,8 @@ METRIC_COLUMNS = {
 
 LEGEND = """\
 acc, client, risk, KL: means over the last 10 rounds; last, best: one round.
-client: accuracy on the clients' own label mixes; risk: error of one client's model on all of these mixes.
+client: accuracy on the clients' own label mixes.
+risk: error of one client's model on all of these mixes.
 KL of P||Q: of local models, on their own data and on the test set."""
 
 

@@ -80,7 +80,7 @@ class GlobalModel:
             raise RecordError(f"{path} does not say its {lacking[0]}.")
         for key, given, known in (("model", model, models.MODELS), ("method", method, METHODS)):
             if given is None and about[key] not in known:
-                raise RecordError(f"{path} is of a {key} of one's own, '{about[key]}': give it, load(..., {key}=...).")
+                raise RecordError(f"{path} needs your own {key} '{about[key]}': give it, load(..., {key}=...).")
         shape = tuple(about["shape"])
         net = models.build(model or about["model"], shape, len(about["class_names"]), about["model_options"], seed=0)
         if not isinstance(method, Method):

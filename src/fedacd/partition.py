@@ -212,7 +212,7 @@ def _choose_classes(num_classes: int, settings: Partition, rng: Generator) -> ND
 
 
 def load_lists(path: str | Path) -> list[Ints]:
-    """Index lists from a file: .json, a list of lists of whole numbers; or .npz, one array a client in file order."""
+    """Index lists from a file: .json, a list of lists of whole numbers; or .npz, one array per client in file order."""
     path = Path(path)
     where = f"partition.file = '{path}':"
     if path.suffix not in (".json", ".npz"):

@@ -13,7 +13,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read the config file {path}: {error.strerror}.") from None
+        inside = path / "config.toml"
+        hint = f" Give {inside}." if path.is_dir() and inside.exists() else ""
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror}.{hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the config file {path} is not valid TOML: {error}.") from None
     flat: dict[str, Any] = {}

@@ -105,7 +105,7 @@ class TestFolder:
         assert len(import_data(str(tmp_path / "own"), test=0.2).y_test) == 3
 
     def test_without_the_option_it_is_named(self, pets: Path) -> None:
-        with pytest.raises(DataError, match=r"pets has no folder train.*`fedacd data import FOLDER --test 0\.2`"):
+        with pytest.raises(DataError, match=r"pets has no folder train.*`fedacd data import \S*pets --test 0\.2`"):
             load(str(pets))
 
     @pytest.mark.parametrize("name", ["test", "val"])

@@ -194,7 +194,7 @@ def _images(value: Any, field_name: str) -> Images:
 def _labels(value: Any, field_name: str) -> NDArray[Any]:
     y = _array(value, field_name)
     if y.ndim != 1:
-        raise DataError(f"{field_name} has shape {y.shape}: must be [N], one label an image.")
+        raise DataError(f"{field_name} has shape {y.shape}: must be [N], one label per image.")
     if y.size == 0:
         raise DataError(f"{field_name} is empty: must hold at least one label.")
     if not np.issubdtype(y.dtype, np.integer):
@@ -208,7 +208,7 @@ def _labelled(
     """The class names and both arrays of labels, which fit each other."""
     train, test = _labels(y_train, "y_train"), _labels(y_test, "y_test")
     if isinstance(class_names, str):
-        raise DataError(f"class_names = {class_names!r}: must be a list of names, one a class.")
+        raise DataError(f"class_names = {class_names!r}: must be a list of names, one per class.")
     names = None if class_names is None else tuple(_text(name) for name in class_names)
     if names is not None and len(names) < 2:
         raise DataError(f"class_names = {list(names)}: must be 2 names or more.")

@@ -3,6 +3,7 @@
 Without a test set it can be split: then train/CLASS/*.png is enough, or CLASS/*.png.
 """
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,6 @@ from fedacd.data.split import stratified
 from fedacd.errors import DataError
 
 _LAYOUT = "must hold train/CLASS/IMAGE and test/CLASS/IMAGE (or val/ for test/)"
-_SPLIT = (
-    "CLASS/IMAGE or train/CLASS/IMAGE alone: `fedacd data import FOLDER --test 0.2` sets a part aside as the test set"
-)
 
 
 def read_folder(folder: Path, size: int | None = None, test: float | None = None) -> Dataset:
@@ -71,7 +69,10 @@ def _part(folder: Path, *candidates: str) -> Path:
     for name in candidates:
         if (folder / name).is_dir():
             return folder / name
-    raise DataError(f"{folder} has no folder {' or '.join(candidates)}: {_LAYOUT}. {_SPLIT}.")
+    raise DataError(
+        f"{folder} has no folder {' or '.join(candidates)}: {_LAYOUT}. Without a test set, `fedacd data import "
+        f"{shlex.quote(str(folder))} --test 0.2` sets one aside from CLASS/IMAGE or train/CLASS/IMAGE."
+    )
 
 
 def _classes(part: Path) -> list[str]:
@@ -104,7 +105,7 @@ def _common(files: list[Path], size: int | None) -> tuple[tuple[int, int], int]:
         if shape != first:
             raise DataError(
                 f"images differ in size: {files[0]} is {images.shown(first)}, {path} is {images.shown(shape)}; "
-                "bring them to one with `fedacd data import FOLDER --size N`."
+                "bring them to one size with `fedacd data import FOLDER --size N`."
             )
     return first, channels
 

@@ -31,7 +31,7 @@ def read_npz(path: Path, test: float | None = None, *, share: bool = False) -> D
         )
     class_names = arrays.get("class_names")
     if class_names is not None and class_names.ndim != 1:
-        raise DataError(f"{path}: class_names has shape {class_names.shape}: must be [C], one name a class.")
+        raise DataError(f"{path}: class_names has shape {class_names.shape}: must be [C], one name per class.")
     try:
         return Dataset.from_arrays(
             *(arrays[key] for key in _NEEDED), class_names=class_names, name=path.stem, share=share

@@ -44,8 +44,8 @@ def build(name: str | Factory, shape: Shape, num_classes: int, options: Mapping[
     factory = _find(name) if isinstance(name, str) else name
     if isinstance(factory, nn.Module) or not callable(factory):
         raise ModelError(
-            f"model '{shown}' is an object of {type(factory).__name__}, which makes no model: give a class or a "
-            "function that makes the nn.Module, so that every seed starts from weights of its own."
+            f"model '{shown}' is an object of {type(factory).__name__}, not what makes one: give a class or a function "
+            "that makes the nn.Module, so that every seed starts from weights of its own."
         )
     options = dict(options)
     head = options.pop("head", None)
