@@ -297,14 +297,7 @@ class Config:
         return "\n".join(lines[1:]) + "\n"
 
 
-_SECTIONS: dict[str, type[Settings] | type[Choice]] = {
-    "data": Data,
-    "partition": Partition,
-    "model": Choice,
-    "method": Choice,
-    "train": Train,
-    "run": Run,
-}
+_SECTIONS: dict[str, Any] = {spec.name: spec.type for spec in dataclasses.fields(Config)}
 
 
 def _build_section(section: str, values: dict[str, Any]) -> Any:
