@@ -29,6 +29,9 @@ METRICS = ("accuracy", "accuracy_client", "risk", "kl_local", "kl_test", "kl_tes
 NEWER = frozenset({"kl_test_99"})
 """Those that older records lack."""
 
+LATE = 10
+"""A run's number is the mean over so many of its last rounds."""
+
 Tally = Tensors
 """Sums over samples by true class: `right` [C] correct ones, `seen` [C] all, `sums` [C, C] probability outputs."""
 

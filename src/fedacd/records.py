@@ -40,7 +40,7 @@ from fedacd.files import (
     writing,
 )
 from fedacd.methods import Client, Server, Shared, Tensors
-from fedacd.metrics import METRICS
+from fedacd.metrics import LATE, METRICS
 from fedacd.models.net import Net
 from fedacd.toml import read_toml
 
@@ -310,7 +310,7 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     measured = [line for line in rounds if line.get("accuracy") is not None]
     if not measured:
         return {}
-    late = [line for line in measured if line["round"] > rounds[-1]["round"] - 10] or measured[-1:]
+    late = [line for line in measured if line["round"] > rounds[-1]["round"] - LATE] or measured[-1:]
     known = [key for key in METRICS if all(line.get(key) is not None for line in late)]
     means = {key: sum(line[key] for line in late) / len(late) for key in known}
     accuracies = [line["accuracy"] for line in measured]

@@ -28,6 +28,11 @@ def test_a_page_is_written_and_its_path_printed(tmp_path: Path) -> None:
     assert out.read_text().startswith("<!DOCTYPE html>")
 
 
+def test_a_page_of_one_run(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [str(make_run(tmp_path / "a")), "-o", str(tmp_path / "page.html")])
+    assert f"Report of 1 run: {tmp_path / 'page.html'}" in result.stdout
+
+
 def test_what_was_left_out_is_said(tmp_path: Path) -> None:
     path = make_run(tmp_path / "runs" / "a") / ROUNDS
     path.write_text(path.read_text() + '{"round": 13, "acc')

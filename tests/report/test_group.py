@@ -75,6 +75,12 @@ def test_an_unusual_setting_is_called_the_same_everywhere(tmp_path: Path) -> Non
     assert titles == ["digits, beta 0.05, batch size 16", "digits, beta 0.1", "digits, beta 0.1, batch size 16"]
 
 
+def test_versions_of_a_method_of_ones_own_are_told_apart(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", method="mine:M", method__fingerprint="0123456789abcdef")
+    make_run(tmp_path / "b", method="mine:M", method__fingerprint="fedcba9876543210")
+    assert sorted(grouped(tmp_path).methods) == ["mine:M (source 012345)", "mine:M (source fedcba)"]
+
+
 def test_what_a_data_set_has_of_its_own_is_not_said(tmp_path: Path) -> None:
     make_run(tmp_path / "a", model__name="cnn", data__fingerprint="a", data__mean=[0.1])
     make_run(tmp_path / "b", model__name="resnet18", data__fingerprint="b", data__mean=[0.2], data__name="cifar10")

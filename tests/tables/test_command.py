@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fedacd import display
 from fedacd.records import MODEL, ROUNDS, STATE, read_rounds
+from fedacd.tables.command import _in_words
 from fedacd.tables.declare import TABLES
 from fedacd.tables.wanted import Wanted
 from tests.tables.conftest import invoke, made_run, made_session
@@ -35,6 +36,7 @@ def test_a_table_from_nothing_to_every_format() -> None:
     assert "1/4 digits-fedacd-beta0.1-" in stdout
     assert "round 2/2, accuracy " in stdout
     assert "Table 1: accuracy (%) on digits, 2 rounds (paper: 200), 1 seed (paper: 3)" in stdout
+    assert "over seeds of the mean over the last 2 rounds;" in stdout
     assert len(list(Path("runs").iterdir())) == 4
     assert all(Path(name).read_text() for name in files[1::2])
     cells = json.loads(Path("t.json").read_text())["cells"]
@@ -175,7 +177,22 @@ def test_the_plan_estimates_time(wanted: Wanted) -> None:
     run = made_run(Path("runs"), wanted.runs[0], [0.1, 0.2])
     made_session(run, "2026-01-01T00:00:00+00:00", "2026-01-01T00:02:00+00:00")
     stdout, _ = invoke(*CUT, "--plan")
-    assert stdout == "table 1: 4 runs needed, 1 done, 0 partly done, 3 missing; about 6:00 on slow cpu\n"
+    assert stdout == "table 1: 4 runs needed, 1 done, 0 partly done, 3 missing; about 6 minutes on slow cpu\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.6, "1 second"),
+        (99, "99 seconds"),
+        (100, "2 minutes"),
+        (2886, "48 minutes"),
+        (64800, "18 hours"),
+        (1e6, "12 days"),
+    ],
+)
+def test_an_estimate_in_words(seconds: float, words: str) -> None:
+    assert _in_words(seconds) == words
 
 
 def test_the_plan_estimates_time_from_summaries_and_names_their_device(wanted: Wanted) -> None:
@@ -184,10 +201,10 @@ def test_the_plan_estimates_time_from_summaries_and_names_their_device(wanted: W
     invoke("summaries", "results", "made")
     four = ["table", "1", "--rounds", "2", "--seeds", "1", "--plan", "--from", "results"]
     begins = "table 1: 4 runs needed, 1 done, 0 partly done, 3 missing; "
-    assert invoke(*four, "--device", "cuda")[0] == begins + "about 0:09 on quick GPU\n"  # 1.5 seconds a round
+    assert invoke(*four, "--device", "cuda")[0] == begins + "about 9 seconds on quick GPU\n"  # 1.5 seconds a round
     assert invoke(*four, "--device", "cpu")[0] == begins + "no estimate of time: no run like these is recorded on cpu\n"
     if not torch.cuda.is_available():
-        assert invoke(*four)[0] == begins + "about 0:09 on quick GPU (none is recorded on cpu)\n"
+        assert invoke(*four)[0] == begins + "about 9 seconds on quick GPU (none is recorded on cpu)\n"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write one page that compares runs: which method is better, by how much, how surely, and why."""
-    from fedacd.display import console
+    from fedacd.display import console, counted
     from fedacd.report import write
 
     data = write(runs, out)
@@ -22,4 +22,4 @@ def report(
         print(f"note: {note}", file=sys.stderr)
     for line in data["headlines"]:
         console.print(line, markup=False)
-    console.print(f"Report of {len(data['runs'])} runs: {out}", markup=False)
+    console.print(f"Report of {counted(len(data['runs']), 'run')}: {out}", markup=False)

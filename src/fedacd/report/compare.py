@@ -4,13 +4,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedacd.metrics import METRICS
+from fedacd.metrics import LATE, METRICS
 from fedacd.report.group import Group, Grouped, Problem
 from fedacd.report.read import Run
 from fedacd.report.student import SURE, Paired, holm, paired
-
-LATE = 10
-"""A run's number is the mean over its last ten rounds."""
 
 ENOUGH = 3
 """Seeds that a verdict 'sure' takes: two of them agree too easily."""

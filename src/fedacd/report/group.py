@@ -163,9 +163,14 @@ def _skew(config: Config) -> str:
     return f"{partition.classes_per_client} classes a client" if partition.scheme == "shards" else partition.scheme
 
 
+_NAMES = {"data.fingerprint": "data", "method.fingerprint": "source", "model.name": "model"}
+
+
 def _said(key: str, value: Any) -> str:
     """'epochs 10' for train.epochs = 10, 'mixup off'."""
-    name = {"data.fingerprint": "data", "model.name": "model"}.get(key, key.split(".", 1)[1].replace("_", " "))
+    name = _NAMES.get(key, key.split(".", 1)[1].replace("_", " "))
+    if key.endswith(".fingerprint"):
+        return f"{name} {str(value)[:6]}"
     if isinstance(value, bool):
         return f"{name} {'on' if value else 'off'}"
     return f"{name} {value:g}" if isinstance(value, float) else f"{name} {'open' if value is None else value}"

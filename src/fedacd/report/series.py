@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedacd.metrics import METRICS, class_means
-from fedacd.report.compare import LATE, PERCENT, counted, traffic
+from fedacd.metrics import LATE, METRICS, class_means
+from fedacd.report.compare import PERCENT, counted, traffic
 from fedacd.report.group import Group
 from fedacd.report.read import Run
 

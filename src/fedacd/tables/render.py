@@ -12,16 +12,23 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fedacd.display import table_width
+from fedacd.metrics import LATE
 from fedacd.tables.cells import Cell, Filled
 from fedacd.tables.declare import SEEDS
 
 KINDS = ("ours", "paper", "diff")
-HOW = (
-    "ours: mean and standard deviation over seeds of the mean over the last 10 rounds",
-    f"n beside the cell where it is not {SEEDS}",
-    "differs: from the paper by more than two standard deviations of the difference, pooled over both, and half of the "
-    "paper's last digit",
-)
+
+
+def _how(filled: Filled) -> list[str]:
+    """What the numbers are."""
+    rounds = min(LATE, filled.wanted.rounds)
+    late = f"the mean over the last {rounds} rounds" if rounds > 1 else "the only round"
+    return [
+        f"ours: mean and standard deviation over seeds of {late}",
+        f"n beside the cell where it is not {SEEDS}",
+        "differs: from the paper by more than two standard deviations of the difference, pooled over both, and half of "
+        "the paper's last digit",
+    ]
 
 
 def _texts(cell: Cell) -> tuple[str, str, str]:
@@ -86,8 +93,8 @@ def _styled(cell: Cell, text: str, kind: str) -> Text:
     return Text(text, style) + Text(mark)
 
 
-def legend() -> str:
-    return "* best, + second best, ! differs; " + "; ".join(HOW) + "."
+def legend(filled: Filled) -> str:
+    return "* best, + second best, ! differs; " + "; ".join(_how(filled)) + "."
 
 
 def markdown(filled: Filled) -> str:
@@ -98,7 +105,7 @@ def markdown(filled: Filled) -> str:
         for kind, name in enumerate(KINDS):
             label = line[0].row.label if kind == 0 else ""
             lines.append(_row([_plain(label), name, *(_marked(cell, _texts(cell)[kind], name) for cell in line)]))
-    notes = ["**Best**, _second best_, (!) differs; " + "; ".join(HOW) + ".", *filled.notes]
+    notes = ["**Best**, _second best_, (!) differs; " + "; ".join(_how(filled)) + ".", *filled.notes]
     made = ["Made by", "", f"    {filled.command}"] if filled.command else []
     return "\n".join([*lines, "", *(f"{_plain(note)}\n" for note in notes), *made]).rstrip() + "\n"
 
@@ -139,7 +146,7 @@ def latex(filled: Filled) -> str:
     """A table environment for a document that has booktabs."""
     table = filled.wanted.table
     groups = [(group, len(list(columns))) for group, columns in itertools.groupby(table.columns, lambda c: c.group)]
-    told = "; ".join([*HOW, *(note.rstrip(".") for note in filled.notes)])
+    told = "; ".join([*_how(filled), *(note.rstrip(".") for note in filled.notes)])
     lines = [
         r"% In the preamble: \usepackage{booktabs}",
         r"\begin{table*}[t]",
@@ -215,7 +222,7 @@ def as_csv(filled: Filled) -> str:
 
 
 def as_json(filled: Filled) -> str:
-    content = {"title": filled.title, "notes": [*HOW, *filled.notes], "cells": records(filled)}
+    content = {"title": filled.title, "notes": [*_how(filled), *filled.notes], "cells": records(filled)}
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
