@@ -18,8 +18,9 @@ settings.load_profile("fedacd")
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# Started in the background, a process ignores Ctrl-C, and so would those that are tested.
+# Started in the background a process ignores Ctrl-C, under nohup a closed terminal, and so would those that are tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The sizes are tiny: more threads would only compete, and with them the numbers of a sum change in the last bit.
 torch.set_num_threads(1)
