@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
@@ -63,6 +64,8 @@ def test_the_line_of_a_name_that_is_pointed_at_stands_out(opened: Browser) -> No
 def test_the_keyboard_leads_from_line_to_line(opened: Browser) -> None:
     opened.js("document.getElementById('curve-smooth').focus()")
     name = "document.activeElement.textContent"
+    opened.press("Tab", 9)
+    assert (opened.js(name), stressed(opened)) == ("SVG", [])
     opened.press("Tab", 9)
     assert (opened.js(name), stressed(opened)) == ("FedACD", ["FedACD"])
     opened.press("ArrowRight", 39)
@@ -145,3 +148,25 @@ def test_a_screenshot_has_the_whole_page_and_its_plots(width: int, opened: Brows
     for box in boxes:  # a plot's lines, letters and colours, and no frame alone
         colours = picture.crop(tuple(round(edge) for edge in box)).getcolors(1 << 24)
         assert len(colours or ()) > 30
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "words"),
+    [
+        ("curve-plots", "curves-cifar-10-beta-0.05", ["FedACD", "FedAvg", "FedLC", "round"]),
+        ("partition-plots", None, ["client"]),
+    ],
+)
+def test_a_plot_is_saved_as_it_is_seen(
+    opened: Browser, tmp_path: Path, place: str, name: str | None, words: list[str]
+) -> None:
+    opened.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    button = f"document.querySelector('#{place} .save')"
+    assert opened.js(f"{button}.getAttribute('aria-label')").startswith("Save as SVG: CIFAR-10, beta 0.05")
+    opened.js(f"{button}.click()")
+    opened.until(lambda: bool(list(tmp_path.glob("*.svg"))), "nothing is saved")
+    (file,) = tmp_path.glob("*.svg")
+    assert name is None or file.stem == name
+    texts = [element.text or "" for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
+    assert set(words) <= set(texts)
+    assert texts.count("FedAvg") == words.count("FedAvg")
