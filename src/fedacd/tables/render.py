@@ -146,13 +146,14 @@ def latex(filled: Filled) -> str:
     """A table environment for a document that has booktabs."""
     table = filled.wanted.table
     groups = [(group, len(list(columns))) for group, columns in itertools.groupby(table.columns, lambda c: c.group)]
+    subject = filled.subject[0].upper() + filled.subject[1:]
     told = "; ".join([*_how(filled), *(note.rstrip(".") for note in filled.notes)])
     lines = [
         r"% In the preamble: \usepackage{booktabs}",
         r"\begin{table*}[t]",
         r"  \centering\scriptsize\setlength{\tabcolsep}{3pt}",
-        rf"  \caption{{{escape(filled.subject)} (table {table.number} of the paper). Bold: best; underlined:",
-        rf"    second best; $\dagger$: differs. {escape(told)}.}}",
+        rf"  \caption{{{escape(subject)} (table {table.number} of the paper). Bold: best; underlined:",
+        rf"    second best; $\dagger$: differs; {escape(told)}.}}",
         rf"  \begin{{tabular}}{{ll{'r' * len(table.columns)}}}",
         r"    \toprule",
     ]
