@@ -117,6 +117,14 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def in_words(seconds: float) -> str:
+    """As exact as an estimate is: '40 seconds', '48 minutes', '18 hours', '12 days'."""
+    for most, unit, name in ((100, 1, "second"), (100 * 60, 60, "minute"), (48 * 3600, 3600, "hour")):
+        if seconds < most:
+            return counted(round(seconds / unit), name)
+    return counted(round(seconds / 86400), "day")
+
+
 def counted(number: int, what: str) -> str:
     """1 run, 2 runs."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from fedacd import display
 from fedacd.records import MODEL, ROUNDS, STATE, read_rounds
-from fedacd.tables.command import _in_words
 from fedacd.tables.declare import TABLES
 from fedacd.tables.wanted import Wanted
 from tests.tables.conftest import invoke, made_run, made_session
@@ -192,7 +191,7 @@ def test_the_plan_estimates_time(wanted: Wanted) -> None:
     ],
 )
 def test_an_estimate_in_words(seconds: float, words: str) -> None:
-    assert _in_words(seconds) == words
+    assert display.in_words(seconds) == words
 
 
 def test_the_plan_estimates_time_from_summaries_and_names_their_device(wanted: Wanted) -> None:

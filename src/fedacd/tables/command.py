@@ -93,7 +93,7 @@ def table(
 
 def _plan(seen: "Look", part: Sequence["Want"], device: str, shard: str | None, hint: str) -> str:
     """Needed, done, partly done, missing, and how long it takes; `hint` is where to look for what tells."""
-    from fedacd.display import counted
+    from fedacd.display import counted, in_words
     from fedacd.tables.estimate import device_kind, estimate
 
     table, matched = seen.wanted.table, seen.matched
@@ -113,17 +113,7 @@ def _plan(seen: "Look", part: Sequence["Want"], device: str, shard: str | None, 
     if guess.device is None:
         return f"{what}; no estimate of time: no run like these is recorded on {kind}{hint}"
     rest = f", and {counted(guess.unknown, 'run')} like none that is recorded" if guess.unknown else ""
-    return f"{what}; about {_in_words(guess.seconds)} on {guess.device}{where}{rest}"
-
-
-def _in_words(seconds: float) -> str:
-    """As exact as an estimate is: '40 seconds', '48 minutes', '18 hours', '12 days'."""
-    from fedacd.display import counted
-
-    for most, unit, name in ((100, 1, "second"), (100 * 60, 60, "minute"), (48 * 3600, 3600, "hour")):
-        if seconds < most:
-            return counted(round(seconds / unit), name)
-    return counted(round(seconds / 86400), "day")
+    return f"{what}; about {in_words(guess.seconds)} on {guess.device}{where}{rest}"
 
 
 def _show(seen: "Look", files: Mapping[str, Path | None]) -> None:
