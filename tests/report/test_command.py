@@ -65,10 +65,14 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "a")
     (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file" / "page.html", tmp_path / "a", Path(), Path("..")):
+    out = tmp_path / "file" / "page.html"
+    result = CliRunner().invoke(app, [str(tmp_path / "a"), "-o", str(out)])
+    assert result.exit_code == 2
+    assert f"error: cannot write {out}" in result.stderr
+    for out in (tmp_path / "a", Path(), Path("..")):
         result = CliRunner().invoke(app, [str(tmp_path / "a"), "-o", str(out)])
         assert result.exit_code == 2
-        assert f"error: cannot write {out}" in result.stderr
+        assert result.stderr == f"error: out = '{out}': is a folder; name a file, such as {out / 'report.html'}.\n"
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fedacd.records import ROUNDS
 from fedacd.tables import render
 from fedacd.tables.cells import Cell, Filled, Spread, fill
 from fedacd.tables.declare import TABLES, Column, Row, Table
+from fedacd.tables.formats import escape
 from fedacd.tables.look import look_in, read_from
 from fedacd.tables.paper import Reported
 from fedacd.tables.summaries import write_summaries
@@ -220,7 +221,7 @@ def test_csv_and_json(some: Filled) -> None:
 
 
 def test_every_letter_that_latex_minds_is_escaped() -> None:
-    assert render.escape("a_b & 5 % {x} ~ ^ \\ # $ |") == (
+    assert escape("a_b & 5 % {x} ~ ^ \\ # $ |") == (
         r"a\_b \& 5 \% \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{} \# \$ \textbar{}"
     )
 
@@ -232,9 +233,7 @@ def every(table: Table, folder: Path) -> Filled:
     return filled(wanted, folder)
 
 
-@pytest.mark.parametrize("number", list(TABLES))
-def test_latex_is_well_formed(number: int, tmp_path: Path) -> None:
-    text = render.latex(every(TABLES[number], tmp_path))
+def assert_well_formed(text: str, columns: int) -> None:
     body = re.sub(r"(?m)^%.*$", "", text)
     assert body.isascii()
     opened = re.findall(r"\\begin\{(\w+\*?)\}", body)
@@ -243,13 +242,17 @@ def test_latex_is_well_formed(number: int, tmp_path: Path) -> None:
     assert braces.count("{") == braces.count("}")
     assert len(re.findall(r"(?<!\\)\$", body)) % 2 == 0
     assert not re.search(r"(?<![\\])[%#]", body)
-    width = len(TABLES[number].columns) + 2
     for line in body.splitlines():
         if line.endswith(r"\\"):
             spans = [int(span) - 1 for span in re.findall(r"\\multicolumn\{(\d+)\}", line)]
-            assert len(re.findall(r"(?<!\\)&", line)) + 1 + sum(spans) == width
+            assert len(re.findall(r"(?<!\\)&", line)) + 1 + sum(spans) == columns
         else:
             assert not re.search(r"(?<!\\)&", line)
+
+
+@pytest.mark.parametrize("number", list(TABLES))
+def test_latex_is_well_formed(number: int, tmp_path: Path) -> None:
+    assert_well_formed(render.latex(every(TABLES[number], tmp_path)), len(TABLES[number].columns) + 2)
 
 
 def has_latex() -> bool:
@@ -257,17 +260,23 @@ def has_latex() -> bool:
     return find is not None and subprocess.run([find, "booktabs.sty"], capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(
+needs_latex = pytest.mark.skipif(
     not has_latex(), reason="LaTeX with booktabs is not installed: tables are checked by structure only"
 )
+
+
+def compile_latex(text: str, folder: Path) -> None:
+    head = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
+    (folder / "table.tex").write_text(head + text + "\\end{document}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    assert (folder / "table.pdf").exists()
+
+
+@needs_latex
 @pytest.mark.parametrize("number", list(TABLES))
 def test_latex_compiles(number: int, tmp_path: Path) -> None:
-    head = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
-    text = render.latex(every(TABLES[number], tmp_path / "runs"))
-    (tmp_path / "table.tex").write_text(head + text + "\\end{document}\n")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    assert (tmp_path / "table.pdf").exists()
+    compile_latex(render.latex(every(TABLES[number], tmp_path / "runs")), tmp_path)
 
 
 def test_records_from_before_there_was_a_metric(tmp_path: Path) -> None:

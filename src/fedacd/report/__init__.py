@@ -7,15 +7,16 @@ compare.py    the comparison table, the differences, the sentences
 series.py     curves, costs, per-class accuracies, weights
 pictures.py   matrices and partitions, within a budget of bytes
 page.py       one file of it all, with page.html, page.css and the scripts
+texts.py      the comparison table for papers and programs
 command.py    the command line
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedacd.files import write_atomically, writing
-from fedacd.report import page
+from fedacd.report import page, texts
 from fedacd.report.group import group
 from fedacd.report.read import read_runs
 
@@ -26,10 +27,13 @@ def collect(paths: Sequence[Path]) -> dict[str, Any]:
     return page.payload(group(runs), notes)
 
 
-def write(paths: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Write the page of these runs, and return what it shows."""
+def write(paths: Sequence[Path], out: Path, files: Mapping[str, Path | None] | None = None) -> dict[str, Any]:
+    """Write the page of these runs, and the files of `texts.FORMATS` that are wanted; return what the page shows."""
     data = collect(paths)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page.render(data).encode())
+    for name, path in (files or {}).items():
+        if path:
+            write_atomically(path, texts.FORMATS[name](data).encode())
     return data

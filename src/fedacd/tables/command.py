@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from fedacd.tables.look import Look
     from fedacd.tables.wanted import Want
 
-FileOption = Annotated[Path | None, typer.Option(metavar="FILE", show_default=False, help="Write it there as well.")]
+FileOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", show_default=False, help="Write the table there as well.")
+]
 
 
 def table(
@@ -49,7 +51,10 @@ def table(
     from fedacd.tables.train import train_missing
 
     files = {"markdown": markdown, "latex": latex, "csv": csv, "json": json}
-    options.check_files(files, plan)
+    for name, path in files.items():
+        if path and plan:
+            raise ConfigError(f"{name} = {str(path)!r}: is for the table, which --plan does not make. Leave one out.")
+    options.check_files(files)
     cut = declare.find(number).cut(
         datasets=options.items("dataset", dataset),
         methods=options.items("method", method),

@@ -62,14 +62,13 @@ def device(text: str) -> str:
     return text
 
 
-def check_files(files: Mapping[str, Path | None], plan: bool) -> None:
-    """Refuse a file that will not or cannot be written, before hours of work go into it."""
+def check_files(files: Mapping[str, Path | None], beside: Mapping[str, Path] | None = None) -> None:
+    """Refuse a file that cannot be written, before hours of work go into it, and one that is named twice, here or among
+    those that are written `beside` them."""
     for name, path in files.items():
-        if path and plan:
-            raise ConfigError(f"{name} = {str(path)!r}: is for the table, which --plan does not make. Leave one out.")
         if path and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
             raise ConfigError(f"{name} = {str(path)!r}: must be a file in a folder that exists and can be written to.")
-    named: dict[Path, str] = {}
+    named = {path.resolve(): name for name, path in (beside or {}).items()}
     for name, path in files.items():
         if path and (other := named.setdefault(path.resolve(), name)) != name:
             raise ConfigError(f"{name} = {str(path)!r}: is the file of --{other} as well; give each its own.")

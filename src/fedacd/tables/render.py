@@ -1,7 +1,5 @@
 """A filled table as text: for a terminal, Markdown, LaTeX, CSV and JSON."""
 
-import csv
-import io
 import itertools
 import json
 from collections.abc import Sequence
@@ -15,6 +13,15 @@ from fedacd.display import table_width
 from fedacd.metrics import LATE
 from fedacd.tables.cells import Cell, Filled
 from fedacd.tables.declare import SEEDS
+from fedacd.tables.formats import (
+    csv_text,
+    escape,
+    latex_ranked,
+    latex_table,
+    markdown_ranked,
+    markdown_table,
+    plain,
+)
 
 KINDS = ("ours", "paper", "diff")
 
@@ -100,82 +107,42 @@ def legend(filled: Filled) -> str:
 def markdown(filled: Filled) -> str:
     table = filled.wanted.table
     heads = ["", table.varies, *(f"{column.group} {column.label}".strip() for column in table.columns)]
-    lines = [f"### {_plain(filled.title)}", "", _row(heads), _row(["---", "---", *["---:"] * len(table.columns)])]
+    rows = []
     for line in filled.cells:
         for kind, name in enumerate(KINDS):
-            label = line[0].row.label if kind == 0 else ""
-            lines.append(_row([_plain(label), name, *(_marked(cell, _texts(cell)[kind], name) for cell in line)]))
-    notes = ["**Best**, _second best_, (!) differs; " + "; ".join(_how(filled)) + ".", *filled.notes]
-    made = ["Made by", "", f"    {filled.command}"] if filled.command else []
-    return "\n".join([*lines, "", *(f"{_plain(note)}\n" for note in notes), *made]).rstrip() + "\n"
+            label = plain(line[0].row.label) if kind == 0 else ""
+            rows.append([label, name, *(_marked(cell, _texts(cell)[kind], name) for cell in line)])
+    notes = ["**Best**, _second best_, (!) differs; " + "; ".join(map(plain, _how(filled))) + "."]
+    notes += map(plain, filled.notes)
+    made = ["Made by", f"    {filled.command}"] if filled.command else []
+    return "\n\n".join([f"### {plain(filled.title)}", markdown_table(heads, rows, 2), *notes, *made]) + "\n"
 
 
 def _marked(cell: Cell, text: str, kind: str) -> str:
     if kind == "diff":
         return text + (" (!)" if cell.differs else "")
-    around = {1: "**", 2: "_"}.get(cell.rank or 0, "") if kind == "ours" else ""
-    return f"{around}{text.replace('±', ' ± ')}{around}"
-
-
-def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _plain(text: str) -> str:
-    return text.replace("|", "\\|").replace("FedACD_base", "FedACD\\_base")
-
-
-_TEX = {
-    "\\": r"\textbackslash{}",
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "|": r"\textbar{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-}
-
-
-def escape(text: str) -> str:
-    """Any text as LaTeX."""
-    return "".join(_TEX.get(letter, letter) for letter in text)
+    return markdown_ranked(text, cell.rank if kind == "ours" else None)
 
 
 def latex(filled: Filled) -> str:
-    """A table environment for a document that has booktabs."""
     table = filled.wanted.table
-    groups = [(group, len(list(columns))) for group, columns in itertools.groupby(table.columns, lambda c: c.group)]
     subject = filled.subject[0].upper() + filled.subject[1:]
     told = "; ".join([*_how(filled), *(note.rstrip(".") for note in filled.notes)])
-    lines = [
-        r"% In the preamble: \usepackage{booktabs}",
-        r"\begin{table*}[t]",
-        r"  \centering\scriptsize\setlength{\tabcolsep}{3pt}",
-        rf"  \caption{{{escape(subject)} (table {table.number} of the paper). Bold: best; underlined:",
-        rf"    second best; $\dagger$: differs; {escape(told)}.}}",
-        rf"  \begin{{tabular}}{{ll{'r' * len(table.columns)}}}",
-        r"    \toprule",
-    ]
-    if any(group for group, _ in groups):
-        spans = [rf"\multicolumn{{{width}}}{{c}}{{{escape(group)}}}" for group, width in groups]
-        lines.append("     & & " + " & ".join(spans) + r" \\")
-    labels = " & ".join(escape(column.label) for column in table.columns)
-    lines += [rf"     & {escape(table.varies)} & {labels} \\"]
+    caption = rf"{escape(subject)} (table {table.number} of the paper). Bold: best; underlined: second best; "
+    caption += rf"$\dagger$: differs; {escape(told)}."
+    heads = ["", table.varies, *(column.label for column in table.columns)]
+    blocks = []
     for line in filled.cells:
-        lines.append(r"    \midrule")
-        for kind, name in enumerate(KINDS):
-            label = escape(line[0].row.label) if kind == 0 else ""
-            cells = " & ".join(_tex_cell(cell, _texts(cell)[kind], name) for cell in line)
-            lines.append(rf"    {label} & {name} & {cells} \\")
-    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table*}"]) + "\n"
+        labels = [escape(line[0].row.label), *[""] * (len(KINDS) - 1)]
+        cells = [[_tex_cell(cell, _texts(cell)[kind], name) for cell in line] for kind, name in enumerate(KINDS)]
+        blocks.append([[label, name, *row] for label, name, row in zip(labels, KINDS, cells, strict=True)])
+    return latex_table(caption, heads, [column.group for column in table.columns], blocks)
 
 
 def _tex_cell(cell: Cell, text: str, kind: str) -> str:
     if kind == "diff":
         return (f"${text}$" if text != "-" else "-") + (r"$^{\dagger}$" if cell.differs else "")
-    command = {1: r"\textbf", 2: r"\underline"}.get(cell.rank or 0) if kind == "ours" else None
-    return f"{command}{{{escape(text)}}}" if command else escape(text)
+    return latex_ranked(text, cell.rank if kind == "ours" else None)
 
 
 def records(filled: Filled) -> list[dict[str, Any]]:
@@ -213,13 +180,7 @@ def records(filled: Filled) -> list[dict[str, Any]]:
 
 
 def as_csv(filled: Filled) -> str:
-    lines = records(filled)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    for line in lines:
-        writer.writerow({k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in line.items()})
-    return text.getvalue()
+    return csv_text(records(filled))
 
 
 def as_json(filled: Filled) -> str:
