@@ -86,8 +86,8 @@ def _shown(data: Data) -> tuple[list[list[Shown]], list[str]]:
     others = ", or as many as stand beside a cell (n)" if len(numbers) > 1 else ""
     notes = [
         f"Accuracy of the global model on the test set in percent, mean of the last {LATE} rounds; {over}{others}.",
-        f"Surely behind the best: p < {SURE} in a paired t test over {ENOUGH} seeds or more, by Holm's correction for all "
-        "pairs of a column.",
+        f"Surely behind the best: p < {SURE} in a paired t test over {ENOUGH} seeds or more, by Holm's correction for "
+        "all pairs of a column.",
     ]
     return rows, notes + unfinished
 
