@@ -85,6 +85,9 @@ def test_digest_ignores_where_a_run_runs_and_nothing_else() -> None:
     assert base.replace({"run.out": "x", "run.device": "cuda", "run.save_every": 5}).digest() == base.digest()
     for change in ({"run.seed": 1}, {"train.lr": 0.02}, {"method.lam": 2.0}, {"run.precision": "bf16"}):
         assert base.replace(change).digest() != base.digest()
+    longer = base.replace({"train.rounds": 500})
+    assert longer.digest() != base.digest()
+    assert longer.course() == base.course() != base.replace({"train.lr": 0.5}).course()
 
 
 @pytest.mark.parametrize(

@@ -238,9 +238,9 @@ def _train(setups: dict[str, Setup], track: str | None) -> dict[str, Result | Ex
         except RecordError:
             if len(setups) == 1:
                 raise  # otherwise its run fails of it, and the others go on
-        if found is not None:
+        if found is not None and found <= rounds:  # otherwise it is refused
             console.print(f"{label}: {setup.out} has {found} of {rounds} rounds", markup=False)
-        else:
+        elif found is None:
             where = f"{counted(rounds, 'round')} on {setup.device}, into {setup.out}"
             about = f"{counted(len(setup.members), 'client')}, {setup.config.partition.scheme}"
             console.print(f"{label}: {about}, {where}", markup=False)

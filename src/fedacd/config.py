@@ -283,8 +283,11 @@ class Config:
 
     def digest(self) -> str:
         """Eight hex digits that stand for `identity`."""
-        text = json.dumps(self.identity(), sort_keys=True, default=str)
-        return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return _digest(self.identity())
+
+    def course(self) -> str:
+        """The same but for the number of rounds: runs of one course agree as far as both go."""
+        return _digest({key: value for key, value in self.identity().items() if key != "train.rounds"})
 
     def to_toml(self) -> str:
         lines: list[str] = []
@@ -295,6 +298,11 @@ class Config:
             if value is not None:
                 lines.append(f"{name} = {toml_value(value)}")
         return "\n".join(lines[1:]) + "\n"
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 _SECTIONS: dict[str, Any] = {spec.name: spec.type for spec in dataclasses.fields(Config)}

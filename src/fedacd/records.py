@@ -12,6 +12,8 @@
 A round's line is on the disk before its checkpoint. A run killed between the two has one line too many; it is dropped
 on resume and the round is done again. Where the last line is cut and the checkpoint is of its round all the same, which
 no kill does but a copy may, nothing is left to go on from: the run begins afresh, and ends in the same bits.
+
+A round does not depend on how many are to come, so a run can be given more, and is then as if it had been begun so.
 """
 
 import contextlib
@@ -91,13 +93,29 @@ class RunFolder:
         self._lock.close()
 
     def start(self, config: Config, partition: Sequence[NDArray[np.int64]]) -> None:
-        """Write down a new run, or make sure that the folder holds this very run."""
+        """Write down a new run, or make sure that the folder holds this very run, whose number of rounds may change."""
         if (self.path / CONFIG).exists():
-            _require_same(self.path, config, partition)
+            there = _require_same(self.path, config, partition)
+            if there.train.rounds != config.train.rounds:
+                self._set_rounds(there, config)
             return
         write_atomically(self.path / PARTITION, _npz({f"client_{i}": members for i, members in enumerate(partition)}))
         # The config comes last: a folder that has one is complete.
         write_atomically(self.path / CONFIG, config.to_toml().encode())
+
+    def _set_rounds(self, there: Config, config: Config) -> None:
+        """Let the run end in another round, which is still to come. What was written at its former end goes."""
+        rounds = config.train.rounds
+        state = load_state(self.path / STATE, there) if (self.path / STATE).exists() else None
+        if state and rounds <= state.round:
+            raise RecordError(
+                f"{self.path} has {state.round} of {there.train.rounds} rounds: train.rounds = {rounds} must be more "
+                "than it has. Choose another run.out, or remove the folder to start afresh."
+            )
+        if state:
+            self.save_state(state, there)  # one of before there was a course has the digest of what changes now
+        write_atomically(self.path / CONFIG, there.replace({"train.rounds": rounds}).to_toml().encode())
+        self._remove(MODEL, MATRICES)
 
     def resume(self, config: Config, say: Callable[[str], None]) -> State | None:
         """The checkpoint, and rounds.jsonl cut back to it; None for a run that has none yet, or begins afresh.
@@ -109,21 +127,21 @@ class RunFolder:
         cut, done = _lines_before_a_cut(self.path), state.round if state else 0
         if state and cut == done - 1:
             say(f"{path}: the last line is cut short, and {STATE} is of that round: the run begins afresh")
-            self._forget()
+            self._remove(MODEL, MATRICES, STATE)  # until the checkpoint is gone, this is found and done again
             state, done = None, 0
         elif len(lines) < done:
             raise RecordError(f"{path} is damaged: it has {len(lines)} whole lines, but {STATE} is of round {done}.")
         elif cut is not None:
             say(f"{path}: the last line is cut short; it is dropped and the round run again")
-        kept = "".join(_line(line) for line in lines[:done]).encode()
-        if not path.exists() or path.read_bytes() != kept:  # a line too many, or half a line
+        kept = "".join(_line(_as_measured(line, config)) for line in lines[:done]).encode()
+        if not path.exists() or path.read_bytes() != kept:  # a line too many, half a line, or a former end
             write_atomically(path, kept)
         return state
 
-    def _forget(self) -> None:
-        """Remove what rounds led to, the checkpoint last: until it is gone, this is found and done again."""
+    def _remove(self, *names: str) -> None:
+        """One after the other, in this order whenever a crash comes."""
         with writing(self.path):
-            for name in (MODEL, MATRICES, STATE):
+            for name in names:
                 (self.path / name).unlink(missing_ok=True)
                 sync(self.path)
 
@@ -143,7 +161,7 @@ class RunFolder:
             "holds": "checkpoint",
             "round": state.round,
             "clients": len(state.clients),
-            "config": config.digest(),
+            "config": config.course(),
         }
         write_safetensors(self.path / STATE, _flatten(state), about)
 
@@ -201,10 +219,19 @@ def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, allow_nan=False) + "\n"
 
 
-def _require_same(path: Path, config: Config, partition: Sequence[NDArray[np.int64]]) -> None:
-    there, here = Config.build(read_toml(path / CONFIG)).identity(), config.identity()
+def _as_measured(line: dict[str, Any], config: Config) -> dict[str, Any]:
+    """Without metrics where only the run's former end was measured."""
+    if line.get("accuracy") is None or config.measured_in(line["round"]):
+        return line
+    return line | dict.fromkeys((*METRICS, "per_class"))
+
+
+def _require_same(path: Path, config: Config, partition: Sequence[NDArray[np.int64]]) -> Config:
+    """The config there, which may have another number of rounds."""
+    known = read_config(path)
+    there, here = known.identity(), config.identity()
     for key in there | here:
-        if there.get(key) != here.get(key):
+        if there.get(key) != here.get(key) and key != "train.rounds":
             raise RecordError(
                 f"{path} holds another run: {key} is {there.get(key)!r} there and {here.get(key)!r} here. "
                 "Choose another run.out, or remove the folder to start afresh."
@@ -212,6 +239,7 @@ def _require_same(path: Path, config: Config, partition: Sequence[NDArray[np.int
     held = read_partition(path)
     if len(held) != len(partition) or not all(np.array_equal(a, b) for a, b in zip(held, partition, strict=True)):
         raise RecordError(f"{path} holds another run: its clients have other samples. Choose another run.out.")
+    return known
 
 
 def _flatten(state: State) -> Tensors:
@@ -265,7 +293,7 @@ def holds_model(folder: Path) -> bool:
 def load_state(path: Path, config: Config) -> State:
     """Read the checkpoint of this very run."""
     flat, about = read_safetensors(path, "checkpoint")
-    if about.get("config") != config.digest():
+    if about.get("config") not in (config.course(), config.digest()):  # the digest before there was a course
         raise RecordError(f"{path} is the checkpoint of another config. Restore the right one, or remove it.")
     server = Server(Shared(_below(flat, "params/"), _below(flat, "extra/")), _below(flat, "hidden/"))
     clients = [

@@ -82,7 +82,7 @@ class Site:
     @property
     def state_file(self) -> Path:
         home = Path(self.node.state or "~/.local/share/fedacd/sites").expanduser()
-        return home / f"{self.config.digest()}-client{self.order.client}.safetensors"
+        return home / f"{self.config.course()}-client{self.order.client}.safetensors"
 
     def train(self, shared: Shared) -> Reply:
         """Train the round, keep the client's state, and return what may leave the site."""
