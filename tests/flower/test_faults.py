@@ -90,7 +90,8 @@ LONG = pytest.mark.skipif("FEDACD_ROUNDS" not in os.environ, reason="make flower
 def test_a_killed_server_goes_on_from_its_checkpoint_to_the_same_weights(
     federation: Federation, tmp_path: Path, what: str
 ) -> None:
-    """Killed in round 2. A SuperLink takes its ServerApp with it; when it is back, so are its sites, by themselves."""
+    """Killed in round 2, and at its end given one round more. A SuperLink takes its ServerApp with it; when it is back, so
+    are its sites, by themselves."""
     rounds = 2 if what == "serverapp" else 3
     settings: dict[str, Any] = {"method.name": "scaffold", "run.seed": 4, "train.rounds": rounds}
     out = federation.submit(f"killed-{what}", settings)
@@ -105,8 +106,13 @@ def test_a_killed_server_goes_on_from_its_checkpoint_to_the_same_weights(
         federation.start_server()
     assert len(read_rounds(out)) == 1
     federation.run(f"killed-{what}", settings, 300)
+    assert len(read_rounds(out)) == rounds
+    settings["train.rounds"] = rounds + 1
+    federation.submit(f"killed-{what}", settings)
+    federation.wait_for_round(out, rounds + 1, 300)
+    federation.wait(out)
     lines = read_rounds(out)
-    assert [line["round"] for line in lines] == list(range(1, rounds + 1))
+    assert [line["round"] for line in lines] == list(range(1, rounds + 2))
     assert all(line["participants"] == [0, 1, 2, 3] for line in lines)
     torch.set_num_threads(1)
     values = {**TINY, **settings, "data.name": str(federation.data)}
