@@ -90,8 +90,8 @@ LONG = pytest.mark.skipif("FEDACD_ROUNDS" not in os.environ, reason="make flower
 def test_a_killed_server_goes_on_from_its_checkpoint_to_the_same_weights(
     federation: Federation, tmp_path: Path, what: str
 ) -> None:
-    """Killed in round 2, and at its end given one round more. A SuperLink takes its ServerApp with it; when it is back, so
-    are its sites, by themselves."""
+    """Killed in round 2, and given one round more at its end. A SuperLink takes its ServerApp with it; when it is back,
+    so are its sites, by themselves."""
     rounds = 2 if what == "serverapp" else 3
     settings: dict[str, Any] = {"method.name": "scaffold", "run.seed": 4, "train.rounds": rounds}
     out = federation.submit(f"killed-{what}", settings)

@@ -1,6 +1,8 @@
 """The tables of the page: they sort, fit, and mark as best what is."""
 
+import csv
 import functools
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from fedacd.report import collect, write
 from fedacd.report.page import render
 from tests.report.browser import Browser
 from tests.report.made import flat, make_run, make_summary, ramp
-from tests.report.on_page import best, choose, rows
+from tests.report.on_page import best, choose, rows, toggle
 
 
 def test_tables_sort_by_their_headings(opened: Browser) -> None:
@@ -36,6 +38,53 @@ def test_tables_sort_wherever_they_fold(opened: Browser) -> None:
     opened.until(lambda: opened.js(folded) == 0, "the table stays folded")
     title = "document.querySelector('#table-cost th[aria-sort=descending]').textContent"
     assert opened.js(title) == "Reached by"
+
+
+def saved(opened: Browser, table: str, folder: Path) -> tuple[str, list[dict[str, str]]]:
+    """The name and the records of the file that a table's button saves."""
+    opened.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    button = f"document.querySelector('#{table} .save')"
+    assert opened.js(f"{button}.getAttribute('aria-label')").startswith("Save as CSV: ")
+    opened.js(f"{button}.click()")
+    opened.until(lambda: bool(list(folder.glob("*.csv"))), "nothing is saved")
+    (file,) = folder.glob("*.csv")
+    return file.name, list(csv.DictReader(io.StringIO(file.read_text())))
+
+
+def test_a_table_is_saved_as_it_is_shown(opened: Browser, tmp_path: Path) -> None:
+    """Filtered and sorted as it is, whole where it folds."""
+    toggle(opened, "method", "FedLC")
+    heading = "[...document.querySelectorAll('#table-all thead th')].find(h => h.textContent === 'Accuracy %')"
+    opened.js(f"{heading}.firstChild.click()")
+    shown = [rows(opened, "table-all", title) for title in ("Method", "Accuracy %")]
+    name, records = saved(opened, "table-all", tmp_path)
+    toggle(opened, "method", "FedLC")
+    assert name == "all-numbers.csv"
+    assert len(records) == 8
+    assert [record["Method"] for record in records] == shown[0]
+    assert [f"{float(record['Accuracy %']):.2f}" for record in records] == shown[1]
+    assert all(float(record["Accuracy % sd"]) > 0 for record in records)
+    assert {(record["Data set"], record["Skew"]) for record in records} == {
+        (name, f"beta {beta}") for name in ("CIFAR-10", "CIFAR-100") for beta in (0.05, 0.1)
+    }
+    assert {record["Seeds"] for record in records} == {"2"}
+
+
+def test_an_interval_is_saved_as_two_numbers_and_names_are_quoted(browser: Browser, tmp_path: Path) -> None:
+    nasty = 'a "b", c'
+    for seed in range(2):
+        make_run(tmp_path / f"a{seed}", data__name=nasty, seed=seed, change=flat(0.5 + seed / 100))
+        make_run(tmp_path / f"b{seed}", data__name=nasty, seed=seed, method="fedavg", change=flat(0.5 - seed / 100))
+    make_run(tmp_path / "c", method="fedavg")
+    write([tmp_path], tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    _, (record,) = saved(browser, "table-differences", tmp_path)
+    assert [record["Data set"], record["Method"], record["minus"]] == [nasty, "FedACD", "FedAvg"]
+    assert [float(record[key]) for key in ("Difference", "95 % from", "95 % to")] == [
+        1,
+        -11.7062,
+        13.7062,
+    ]  # 12.7062 * 1
 
 
 @pytest.mark.parametrize(

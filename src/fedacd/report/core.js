@@ -59,6 +59,15 @@ function fixed(value, digits) {
   return value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−");
 }
 
+// A button that saves what has this name as a file of a kind.
+function saveButton(kind, name, save) {
+  const button = make("button", { type: "button", class: "save", title: `Save as ${kind}`, "aria-label": `Save as ${kind}: ${name}` }, kind);
+  button.addEventListener("click", save);
+  return button;
+}
+
+const fileName = (text) => text.replace(/[^\w.-]+/g, "-").toLowerCase();
+
 const FILTERS = {
   dataset: { title: "Data set", of: (problem) => problem.dataset },
   skew: { title: "Skew", of: (problem) => problem.skew },

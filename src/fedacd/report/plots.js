@@ -35,9 +35,7 @@ function figure(id, caption, words, height, traces, layout) {
   const plot = make("div", { class: "plot", role: "img", "aria-label": words, style: `height:${height}px` });
   const title = make("figcaption", {}, ...[caption].flat());
   const name = title.textContent;
-  const button = make("button", { type: "button", class: "save", title: "Save as SVG", "aria-label": `Save as SVG: ${name}` }, "SVG");
-  button.addEventListener("click", () => save(plot, name));
-  title.append(button);
+  title.append(saveButton("SVG", name, () => save(plot, name)));
   at(id).append(make("figure", {}, title, plot));
   later(() => {
     // No mode bar: it covers what is shown, and one of its buttons would send the data away.
@@ -53,7 +51,7 @@ function save(plot, name) {
   const traces = plot.data.map((trace) => ({ ...trace, showlegend: trace.mode === "lines" && !trace.fill }));
   const named = traces.filter((trace) => trace.showlegend).length;
   const layout = { ...plot.layout, showlegend: named > 0, legend: { itemwidth: 40 }, paper_bgcolor: theme("paper"), margin: { ...plot.layout.margin, t: 40 }, title: { text: plain(name), x: 0.02, font: { size: 14 } } };
-  const filename = `${plot.closest("section").id} ${name}`.replace(/[^\w.-]+/g, "-").toLowerCase();
+  const filename = fileName(`${plot.closest("section").id} ${name}`);
   const size = { width: width + (named ? 200 : 0), height: Math.max(height + 30, 110 + 20 * named) };
   Plotly.downloadImage({ data: traces, layout }, { format: "svg", ...size, filename });
 }

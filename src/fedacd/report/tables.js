@@ -4,7 +4,8 @@ const orders = {};
 const tables = {};
 
 // columns: {title, number: sorts and aligns as one, value(row), cell(row): text or nodes, best: 1 or -1,
-// enters(row): may be the best, fold(row): what is said beneath the name where there is no room for the column}
+// enters(row): may be the best, fold(row): what is said beneath the name where there is no room for the column,
+// fields: {title: value(row)} in a file, where it is not `value` alone}
 function table(id, label, columns, rows) {
   if (rows.length === 0) {
     delete tables[id];
@@ -22,11 +23,26 @@ function table(id, label, columns, rows) {
     const body = sorted.map((row) => make("tr", {}, ...shown.map((column, i) => tableCell(column, row, rows, i === 0, beneath(row)))));
     const sheet = make("div", { class: "sheet", tabindex: "0", role: "region", "aria-label": label },
       make("table", {}, make("thead", {}, make("tr", {}, ...shown.map((column) => heading(id, column, order)))), make("tbody", {}, ...body)));
-    at(id).replaceChildren(sheet);
+    const button = saveButton("CSV", label, () => download(`${fileName(label)}.csv`, asCsv(columns, sorted)));
+    at(id).replaceChildren(make("div", { class: "above" }, button), sheet);
     sheet.scrollLeft = left;
     return sheet.scrollWidth <= sheet.clientWidth;
   };
   if (!put(false) && columns.some((column) => column.fold)) put(true);
+}
+
+// All that the rows shown have, with all digits, for a spreadsheet.
+function asCsv(columns, rows) {
+  const fields = columns.flatMap((column) => Object.entries(column.fields ?? { [column.title]: column.value }));
+  const quoted = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const lines = [fields.map(([title]) => title), ...rows.map((row) => fields.map(([, value]) => String(value(row) ?? "")))];
+  return lines.map((line) => `${line.map(quoted).join(",")}\n`).join("");
+}
+
+function download(name, text) {
+  const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "text/csv" })), download: name });
+  link.click();
+  URL.revokeObjectURL(link.href);
 }
 
 function heading(id, column, order) {
@@ -90,6 +106,7 @@ function spreadColumn(title, key, digits, best) {
   return {
     title, number: true, best,
     value: (group) => group.row[key]?.mean ?? null,
+    fields: { [title]: (group) => group.row[key]?.mean, [`${title} sd`]: (group) => group.row[key]?.sd },
     cell: (group) => {
       const found = group.row[key];
       if (!found) return "–";
@@ -153,7 +170,7 @@ function drawDifferences() {
     seedsColumn((row) => row.n),
     { title: "Difference", number: true, value: (row) => row.mean, cell: (row) => signed(row.mean) },
     { title: "Verdict", value: (row) => row.verdict, cell: (row) => [badge(row.verdict)] },
-    { title: "95 % interval", number: true, value: (row) => row.low, cell: (row) => (row.low === null ? "–" : `${signed(row.low)} to ${signed(row.high)}`) },
+    { title: "95 % interval", number: true, value: (row) => row.low, fields: { "95 % from": (row) => row.low, "95 % to": (row) => row.high }, cell: (row) => (row.low === null ? "–" : `${signed(row.low)} to ${signed(row.high)}`) },
     { title: "p", number: true, value: (row) => row.p, cell: (row) => pValue(row.p) },
     { title: "p, Holm", number: true, value: (row) => row.holm, cell: (row) => pValue(row.holm) },
     ...(data.pairs.some((pair) => pair.end) ? [{ title: "To round", number: true, value: (row) => row.end, cell: (row) => String(row.end ?? "the end") }] : []),
