@@ -72,22 +72,31 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Callable[[], int]:
     return lambda: calls
 
 
-def test_a_crash_at_any_write_loses_nothing(
-    digits: Dataset, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, crashes = numbers(reference), 0
+def crashes_survived(
+    digits: Dataset, expected: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, begun: Path | None = None
+) -> int:
+    """Train with a crash at every write in turn, then again without; the number of crashes."""
     for count in range(1, 100):
-        out = tmp_path / str(count)
+        out = folder / str(count)
+        if begun:
+            copy(begun, out)
         with monkeypatch.context() as patch:
             crash_at(patch, count)
             try:
                 train(digits, out)
             except Killed:
-                crashes += 1
+                pass
             else:
-                break
+                return count - 1
         train(digits, out)
-        assert numbers(out) == expected, f"crash at write {count}"
+        assert numbers(out) == numbers(expected), f"crash at write {count}"
+    raise AssertionError("there is no end of writes")
+
+
+def test_a_crash_at_any_write_loses_nothing(
+    digits: Dataset, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashes = crashes_survived(digits, reference, tmp_path, monkeypatch)
     assert crashes > 15  # partition, config, rounds, states, model, env: each file and its folder
 
 
@@ -225,21 +234,8 @@ def test_an_unfinished_run_may_end_sooner(
 def test_a_crash_while_a_run_is_made_longer_loses_nothing(
     digits: Dataset, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, crashes = numbers(reference), 0
     train(digits, tmp_path / "two", **{"train.rounds": 2})
-    for count in range(1, 100):
-        out = copy(tmp_path / "two", tmp_path / str(count))
-        with monkeypatch.context() as patch:
-            crash_at(patch, count)
-            try:
-                train(digits, out)
-            except Killed:
-                crashes += 1
-            else:
-                break
-        train(digits, out)
-        assert numbers(out) == expected, f"crash at write {count}"
-    assert crashes > 10
+    assert crashes_survived(digits, reference, tmp_path, monkeypatch, begun=tmp_path / "two") > 10
 
 
 def test_a_longer_run_has_no_model_until_it_ends(digits: Dataset, tmp_path: Path) -> None:

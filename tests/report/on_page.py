@@ -1,5 +1,7 @@
 """What the tests read from the page and do to it."""
 
+from pathlib import Path
+
 from tests.report.browser import Browser
 
 
@@ -48,3 +50,15 @@ def card(browser: Browser, part: str) -> list[str]:
 def unrecorded(browser: Browser, place: str) -> list[str]:
     """What a place of plots says of runs that have nothing there."""
     return list(browser.js(f"[...document.querySelectorAll('#{place} .missing')].map(p => p.textContent)"))
+
+
+def saved(browser: Browser, place: str, kind: str, folder: Path) -> Path:
+    """The file that the first button of a place saves."""
+    browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    button = f"document.querySelector('#{place} .save')"
+    assert browser.js(f"{button}.getAttribute('aria-label')").startswith(f"Save as {kind}: ")
+    browser.js(f"{button}.click()")
+    ending = f"*.{kind.lower()}"
+    browser.until(lambda: bool(list(folder.glob(ending))), "nothing is saved")
+    (file,) = folder.glob(ending)
+    return file

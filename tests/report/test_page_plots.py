@@ -11,7 +11,7 @@ from fedacd.report import collect, write
 from fedacd.report.page import render
 from tests.report.browser import Browser
 from tests.report.made import make_run
-from tests.report.on_page import choose, drawn, unrecorded
+from tests.report.on_page import choose, drawn, saved, unrecorded
 
 LINES = "document.querySelector('#curve-plots .plot').data.filter(t => !t.fill)"
 
@@ -160,12 +160,7 @@ def test_a_screenshot_has_the_whole_page_and_its_plots(width: int, opened: Brows
 def test_a_plot_is_saved_as_it_is_seen(
     opened: Browser, tmp_path: Path, place: str, name: str | None, words: list[str]
 ) -> None:
-    opened.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    button = f"document.querySelector('#{place} .save')"
-    assert opened.js(f"{button}.getAttribute('aria-label')").startswith("Save as SVG: CIFAR-10, beta 0.05")
-    opened.js(f"{button}.click()")
-    opened.until(lambda: bool(list(tmp_path.glob("*.svg"))), "nothing is saved")
-    (file,) = tmp_path.glob("*.svg")
+    file = saved(opened, place, "SVG", tmp_path)
     assert name is None or file.stem == name
     texts = [element.text or "" for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
     assert set(words) <= set(texts)

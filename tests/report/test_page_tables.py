@@ -12,7 +12,7 @@ from fedacd.report import collect, write
 from fedacd.report.page import render
 from tests.report.browser import Browser
 from tests.report.made import flat, make_run, make_summary, ramp
-from tests.report.on_page import best, choose, rows, toggle
+from tests.report.on_page import best, choose, rows, saved, toggle
 
 
 def test_tables_sort_by_their_headings(opened: Browser) -> None:
@@ -40,26 +40,16 @@ def test_tables_sort_wherever_they_fold(opened: Browser) -> None:
     assert opened.js(title) == "Reached by"
 
 
-def saved(opened: Browser, table: str, folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """The name and the records of the file that a table's button saves."""
-    opened.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
-    button = f"document.querySelector('#{table} .save')"
-    assert opened.js(f"{button}.getAttribute('aria-label')").startswith("Save as CSV: ")
-    opened.js(f"{button}.click()")
-    opened.until(lambda: bool(list(folder.glob("*.csv"))), "nothing is saved")
-    (file,) = folder.glob("*.csv")
-    return file.name, list(csv.DictReader(io.StringIO(file.read_text())))
-
-
 def test_a_table_is_saved_as_it_is_shown(opened: Browser, tmp_path: Path) -> None:
     """Filtered and sorted as it is, whole where it folds."""
     toggle(opened, "method", "FedLC")
     heading = "[...document.querySelectorAll('#table-all thead th')].find(h => h.textContent === 'Accuracy %')"
     opened.js(f"{heading}.firstChild.click()")
     shown = [rows(opened, "table-all", title) for title in ("Method", "Accuracy %")]
-    name, records = saved(opened, "table-all", tmp_path)
+    file = saved(opened, "table-all", "CSV", tmp_path)
+    records = list(csv.DictReader(io.StringIO(file.read_text())))
     toggle(opened, "method", "FedLC")
-    assert name == "all-numbers.csv"
+    assert file.name == "all-numbers.csv"
     assert len(records) == 8
     assert [record["Method"] for record in records] == shown[0]
     assert [f"{float(record['Accuracy %']):.2f}" for record in records] == shown[1]
@@ -78,7 +68,8 @@ def test_an_interval_is_saved_as_two_numbers_and_names_are_quoted(browser: Brows
     make_run(tmp_path / "c", method="fedavg")
     write([tmp_path], tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
-    _, (record,) = saved(browser, "table-differences", tmp_path)
+    file = saved(browser, "table-differences", "CSV", tmp_path)
+    (record,) = csv.DictReader(io.StringIO(file.read_text()))
     assert [record["Data set"], record["Method"], record["minus"]] == [nasty, "FedACD", "FedAvg"]
     assert [float(record[key]) for key in ("Difference", "95 % from", "95 % to")] == [
         1,
