@@ -24,22 +24,16 @@ from fedacd.tables.formats import (
 Data = dict[str, Any]
 """What `page.payload` makes."""
 
+Pairs = dict[tuple[int, int, int], dict[str, Any]]
+
 
 def records(data: Data) -> list[dict[str, Any]]:
     """A flat record for each method on each problem. `to_best` is the mean difference in points to the best method of
     the problem, over the seeds that both have. Of that difference are p, p corrected by Holm for all pairs of the
     problem, and the verdict.
     """
-    pairs = {}
-    for pair in data["pairs"]:
-        pairs[pair["problem"], pair["a"], pair["b"]] = pair
-        pairs[pair["problem"], pair["b"], pair["a"]] = pair | {"mean": -pair["mean"]}
-    ranks: dict[tuple[int, int], int] = {}
-    for problem, order in enumerate(data["rankings"]):
-        for place, method in enumerate(order):
-            before = order[place - 1]
-            equal = place > 0 and pairs.get((problem, before, method), {"mean": None})["mean"] == 0
-            ranks[problem, method] = ranks[problem, before] if equal else place + 1
+    pairs = _both_ways(data)
+    ranks = _ranks(data, pairs)
     found = []
     for group in data["groups"]:
         number, method, row = group["problem"], group["method"], group["row"]
@@ -48,12 +42,33 @@ def records(data: Data) -> list[dict[str, Any]]:
         record |= {"method": data["methods"][method], "n": group["counted"], "seeds": group["seeds"]}
         for key, value in row.items():
             record |= {key: value and value["mean"], f"{key}_sd": value and value["sd"]}
-        record["rank"] = ranks.get((number, method)) if len(order) > 1 else None
+        record["rank"] = ranks.get((number, method))
         pair = pairs.get((number, method, order[0])) if order else None
         record["to_best"] = pair and pair["mean"]
         record |= {key: pair and pair[key] for key in ("p", "holm", "verdict")}
         found.append(record | {"unfinished": "; ".join(group["unfinished"])})
     return found
+
+
+def _both_ways(data: Data) -> Pairs:
+    """A pair by its problem and methods, in either order of these; `mean` is the first less the second."""
+    pairs = {}
+    for pair in data["pairs"]:
+        pairs[pair["problem"], pair["a"], pair["b"]] = pair
+        pairs[pair["problem"], pair["b"], pair["a"]] = pair | {"mean": -pair["mean"]}
+    return pairs
+
+
+def _ranks(data: Data, pairs: Pairs) -> dict[tuple[int, int], int]:
+    """By problem and method; equal ones share theirs, and one alone has none."""
+    ranks: dict[tuple[int, int], int] = {}
+    for problem, order in enumerate(data["rankings"]):
+        for place, method in enumerate(order if len(order) > 1 else []):
+            ranks[problem, method] = place + 1
+            pair = pairs.get((problem, method, order[place - 1])) if place else None
+            if pair and pair["mean"] == 0:
+                ranks[problem, method] = ranks[problem, order[place - 1]]
+    return ranks
 
 
 class Shown(NamedTuple):
