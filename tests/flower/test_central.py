@@ -89,11 +89,29 @@ def test_with_all_replies_bad_the_model_stays_as_it_was(tmp_path: Path) -> None:
     before = {name: w.clone() for name, w in central.state.server.shared.params.items()}
     for client in range(4):
         central.take(client, BAD["nan"][1](trained(central, client, tmp_path / "state")))
-    assert not central.enough and not central.missing
+    assert not central.enough and not central.missing and central.hopeless
     line = central.close()
+    assert central.untrained
     assert line["participants"] == line["weights"] == [] and len(line["refused"]) == 4
     assert central.state.round == 1
     assert all(torch.equal(w, before[name]) for name, w in central.state.server.shared.params.items())
+
+
+def test_a_run_is_hopeless_when_every_client_was_refused_since_a_reply_was_used(tmp_path: Path) -> None:
+    central = Central(deployment(tmp_path / "run"))
+    hopeless = []
+    for refused, used in (([0, 1], []), ([1, 2], []), ([0, 3], []), ([1], [0]), ([0, 1], []), ([2, 3], [])):
+        central.begin()
+        central.chosen = [*refused, *used]
+        for client in refused:
+            central.refuse(client, "no")
+        for client in used:
+            assert central.untrained
+            assert central.take(client, trained(central, client, tmp_path / "state")) is None
+        hopeless.append(central.hopeless)
+        central.close()
+    assert hopeless == [False, False, True, False, False, True]
+    assert not central.untrained
 
 
 def test_below_the_minimum_replies_are_kept_and_the_rest_is_asked_again(tmp_path: Path) -> None:
@@ -117,7 +135,8 @@ def test_a_restarted_server_and_late_replies_leave_no_trace(tmp_path: Path, meth
     line = do_round(broken, tmp_path / "broken")
     trained(broken, 1, tmp_path / "broken")
     saved = State(broken.state.round, broken.state.server, [])
-    broken = Central(ready, saved, [line])
+    broken = Central(ready)
+    broken.restore(saved, [line])
     assert broken.round == 2 and broken.accepted(1) == 1
     do_round(broken, tmp_path / "broken")
     do_round(broken, tmp_path / "broken")

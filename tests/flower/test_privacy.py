@@ -1,14 +1,15 @@
 """Central differential privacy: clipping binds, noise has its scale, epsilon is that of the literature."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedacd.errors import ConfigError
+from fedacd.errors import ConfigError, RecordError
 from fedacd.flower.central import Central
-from fedacd.flower.privacy import Privacy
+from fedacd.flower.privacy import Privacy, require_same_terms
 from fedacd.methods import Reply, Shared
 from tests.flower.local import deployment, trained
 
@@ -86,7 +87,8 @@ def test_a_private_round_is_clipped_noisy_and_says_what_it_cost(tmp_path: Path) 
     std = 0.01 * 0.1 / 4 * math.sqrt(num_weights)
     assert math.sqrt(float(sum(moved))) < 0.1 + 1.1 * std
     assert line["privacy"]["epsilon"] > 0 and line["privacy"]["clip"] == 0.1
-    again = Central(deployment(tmp_path / "run", **settings), central.state, [line])
+    again = Central(deployment(tmp_path / "run", **settings))
+    again.restore(central.state, [line])
     assert again.privacy is not None and again.privacy.epsilon() == line["privacy"]["epsilon"]
 
 
@@ -94,3 +96,32 @@ def test_a_private_round_is_clipped_noisy_and_says_what_it_cost(tmp_path: Path) 
 def test_replies_that_the_noise_does_not_cover_are_refused(tmp_path: Path, method: str) -> None:
     with pytest.raises(ConfigError, match="which the noise does not cover"):
         Central(deployment(tmp_path / "run", method__name=method, flower__dp_noise=1.0))
+
+
+CHANGES = [
+    ({}, {"dp_noise": 0.0}, "flower.dp_noise = 0: round 2 of this run was done with 1,"),
+    ({}, {"dp_noise": 2.0}, "flower.dp_noise = 2: round 2 of this run was done with 1,"),
+    ({}, {"dp_clip": 0.5}, "flower.dp_clip = 0.5: round 2 of this run was done with 0.1,"),
+    ({}, {"dp_delta": 1e-6}, "flower.dp_delta = 1e-06: round 2 of this run was done with 1e-05,"),
+    ({"dp_noise": 0.0}, {}, "flower.dp_noise = 1: round 2 of this run was done with 0,"),
+    ({}, {"dp_noise": 3.0, "dp_clip": 0.5}, "flower.dp_noise = 3: "),
+]
+
+
+@pytest.mark.parametrize(("then", "now", "words"), CHANGES)
+def test_terms_that_change_are_refused_from_the_first_reply_on(
+    then: dict[str, float], now: dict[str, float], words: str
+) -> None:
+    usual = {"dp_noise": 1.0, "dp_clip": 0.1, "dp_delta": 1e-5}
+    before, after = (_terms({**usual, **change}) for change in (then, now))
+    spent = {"privacy": {"epsilon": 1.0, **before.terms}} if before else {}
+    lines = [{"round": 1, "participants": [], **spent}, {"round": 2, "participants": [0, 1], **spent}]
+    require_same_terms(before, lines)
+    require_same_terms(after, lines[:1])
+    with pytest.raises(RecordError, match=re.escape(words)):
+        require_same_terms(after, lines)
+
+
+def _terms(settings: dict[str, float]) -> Privacy | None:
+    noise, clip, delta = (settings[f"dp_{key}"] for key in ("noise", "clip", "delta"))
+    return Privacy(clip=clip, noise=noise, delta=delta, num_clients=4) if noise else None

@@ -13,9 +13,11 @@ from tests.flower.local import deployment, do_round
 
 flwr = pytest.importorskip("flwr.app", reason="flwr is not installed: make test-flower")
 
-from fedacd.errors import WorkerError  # noqa: E402
+from fedacd.errors import ConfigError, RecordError, WorkerError  # noqa: E402
 from fedacd.flower import client, strategy  # noqa: E402
 from fedacd.flower.central import Central  # noqa: E402
+from fedacd.flower.server import serve  # noqa: E402
+from fedacd.records import MODEL, read_rounds  # noqa: E402
 
 
 class Grid:
@@ -148,8 +150,51 @@ def test_a_site_that_cannot_train_says_why(tmp_path: Path) -> None:
 def test_a_site_is_told_the_names_of_the_classes(tmp_path: Path, digits: Dataset) -> None:
     central, grid, lines = start(tmp_path, FOUR, train__rounds=1)
     arrays = {key: getattr(digits, key) for key in ("x_train", "y_train", "x_test", "y_test")}
-    np.savez(tmp_path / "own.npz", **arrays, class_names=np.array(list("abcdefghiz")))
+    np.savez(tmp_path / "own.npz", **arrays, class_names=np.array(list("abcdefghij")))
     grid.data = str(tmp_path / "own.npz")
-    deploy(central, grid, lines, "abcdefghij")
-    assert len(lines[0]["refused"]) == 4
-    assert all("classes z are not known to the server" in refused["reason"] for refused in lines[0]["refused"])
+    with pytest.raises(WorkerError, match="no client can train"):
+        deploy(central, grid, lines, "bcdefghijk")
+    central = start(tmp_path, FOUR, train__rounds=1)[0]
+    deploy(central, grid, lines, "jihgfedcba")
+    assert lines[0]["participants"] == [0, 1, 2, 3]
+
+
+def test_a_run_that_no_site_can_train_stops_and_goes_on_once_that_is_mended(tmp_path: Path) -> None:
+    central, grid, lines = start(tmp_path, FOUR)
+    grid.data = "nowhere"
+    with pytest.raises(WorkerError, match=r"round 1: no client can train. Client 0: the site refused: ") as raised:
+        deploy(central, grid, lines)
+    assert raised.value.exit_code == 1
+    assert (lines, central.state.round) == ([], 0)
+    grid.data, central = "digits", Central(deployment(tmp_path / "run", method__name="scaffold", train__rounds=2))
+    deploy(central, grid, lines)
+    assert [line["participants"] for line in lines] == [[0, 1, 2, 3]] * 2
+
+
+def test_a_run_that_nobody_trained_has_no_model(tmp_path: Path) -> None:
+    """Two of four take part in its only round, and cannot train."""
+    ready = deployment(tmp_path / "run", train__participation=0.5, train__rounds=1)
+    grid = Grid(tmp_path / "state", FOUR)
+    grid.data = "nowhere"
+    with pytest.raises(WorkerError, match="no reply was used in any round up to 1:"):
+        serve(grid, ready)
+    assert len(read_rounds(tmp_path / "run")) == 1
+    assert not (tmp_path / "run" / MODEL).exists()
+
+
+def test_what_privacy_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: make test-flower")
+    grid, out = Grid(tmp_path / "state", FOUR), tmp_path / "run"
+    settings = {"method.name": "fedacd", "train.rounds": 1}
+    with pytest.raises(ConfigError, match="which the noise does not cover"):
+        serve(grid, deployment(out, **settings, **{"flower.dp_noise": 1.0}))
+    assert not out.exists()
+    settings["method.weighting"] = "uniform"
+    serve(grid, deployment(out, **settings, **{"flower.dp_noise": 1.0}))
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(RecordError, match=r"flower.dp_noise = 9: round 1 of this run was done with 1,"):
+        serve(grid, deployment(out, **{**settings, "train.rounds": 3, "flower.dp_noise": 9.0}))
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    central = serve(grid, deployment(out, **{**settings, "train.rounds": 2, "flower.dp_noise": 1.0}))
+    epsilons = [line["privacy"]["epsilon"] for line in read_rounds(out)]
+    assert central.state.round == 2 and 0 < epsilons[0] < epsilons[1]

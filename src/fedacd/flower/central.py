@@ -34,19 +34,24 @@ BLIND = ("accuracy_client", "risk", "kl_local", "kl_test", "kl_test_99", "train_
 class Central:
     """A run as the server sees it: its state after the last closed round, and the round under way."""
 
-    def __init__(self, deployment: Deployment, state: State | None = None, history: Sequence[Mapping[str, Any]] = ()):
+    def __init__(self, deployment: Deployment) -> None:
         self.config, self.flower, self.method = deployment.config, deployment.flower, deployment.method
         self.net = deployment.net.to("cpu", bf16=self.config.run.precision == "bf16")
         self.net.train(False)
         self._images, self._test = _images(deployment)
         first = self.method.init_server(self.net, self._rng(0))
         self.state = State(0, first, [])
-        if state is not None:
-            self.state = in_order_of(self.state, state)
         self.like = self._dry_run(first)
         """A reply as it must be: names, shapes and dtypes."""
         self.privacy = Privacy.of(self.flower, self.method, self.like, self.config.partition.clients)
         self._accepted: dict[int, int] = {}
+        self._refusing: set[int] = set()
+        """Clients that were refused since a reply was last used."""
+        self.begin()
+
+    def restore(self, state: State, history: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from a checkpoint of this run and the lines of its rounds."""
+        self.state = in_order_of(self.state, state)
         for line in history:
             self._accepted |= dict.fromkeys(line["participants"], line["round"])
             if self.privacy and line["participants"]:
@@ -104,6 +109,16 @@ class Central:
     def enough(self) -> bool:
         return len(self.replies) >= self.flower.min_replies
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether every client of the run has been refused since a reply was last used."""
+        return not self.replies and len(self._refusing | self.refused.keys()) == self.config.partition.clients
+
+    @property
+    def untrained(self) -> bool:
+        """Whether no reply has ever been used."""
+        return not self._accepted
+
     def close(self) -> dict[str, Any]:
         """Aggregate, measure, and return the round's line. With too few replies the model stays as it was."""
         server, shared = self.state.server, self.state.server.shared
@@ -115,6 +130,7 @@ class Central:
             server = self.method.combine(self.net, server, total, self.config.partition.clients, self._rng(self.round))
         measured = self._measure(server.shared)
         self._accepted |= dict.fromkeys(clients, self.round)
+        self._refusing = set() if clients else self._refusing | self.refused.keys()
         self.state = State(self.round, server, [])
         weights = self.method.weight(told).double() if clients else torch.zeros(0)
         up = [sum(map(bytes_of, self.replies[client])) for client in clients]

@@ -7,6 +7,7 @@ What is protected is a site's whole contribution, against whoever sees the globa
 clipped updates. Epsilon is that of the Gaussian mechanism over all rounds so far, by Flower's accountant, as if the
 site had taken part in each. No amplification by sampling is claimed: participants follow from the seed, which every
 site knows. For the same reason the noise comes from the system's own randomness, and a private run cannot be repeated.
+A run keeps its noise, clip and delta from its first reply on, since epsilon is of all its rounds alike.
 
 Only what the noise covers may reach the model. A method is refused whose replies carry more than weights, or weigh
 differently.
@@ -14,10 +15,12 @@ differently.
 
 import importlib.util
 import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
-from fedacd.errors import ConfigError
+from fedacd.errors import ConfigError, RecordError
 from fedacd.flower.settings import Flower
 from fedacd.methods import Method, Reply, Shared, Tensors
 
@@ -64,7 +67,12 @@ class Privacy:
 
     def spent(self) -> dict[str, float]:
         """What a round's line says of it."""
-        return {"epsilon": self.epsilon(), "delta": self._delta, "noise": self._noise, "clip": self._clip}
+        return {"epsilon": self.epsilon(), **self.terms}
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """What a run keeps."""
+        return {"delta": self._delta, "clip": self._clip, "noise": self._noise}
 
     def epsilon(self) -> float:
         """Of all sums so far."""
@@ -88,6 +96,19 @@ class Privacy:
         for num_replies in self._releases:
             accountant.compose(GaussianPrivacyEvent(self._noise, num_replies, self._num_clients))
         return float(accountant.get_epsilon(self._delta))
+
+
+def require_same_terms(privacy: Privacy | None, history: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse to go on after rounds that were private in another way, or not at all."""
+    now = privacy.terms if privacy else {"noise": 0.0}
+    for line in history:
+        then = line.get("privacy") or {"noise": 0.0}
+        if line["participants"] and (other := [key for key in now if key in then and now[key] != then[key]]):
+            key = other[-1]  # the noise comes last, and is what matters most
+            raise RecordError(
+                f"flower.dp_{key} = {now[key]:g}: round {line['round']} of this run was done with {then[key]:g}, and "
+                "epsilon is of a run whose rounds are alike. Choose another run.out."
+            )
 
 
 def _require_accountant() -> None:

@@ -9,12 +9,13 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedacd.errors import FedacdError
+from fedacd.errors import FedacdError, WorkerError
 from fedacd.files import write_atomically
 from fedacd.flower.central import Central
+from fedacd.flower.privacy import require_same_terms
 from fedacd.flower.settings import Deployment, deployment_of
 from fedacd.flower.strategy import Deployed
-from fedacd.records import RunFolder, read_rounds
+from fedacd.records import ROUNDS, RunFolder, read_rounds
 
 LOG = logging.getLogger("flwr")
 DEPLOYMENT = "deployment.json"
@@ -44,12 +45,14 @@ def in_one_line(record: logging.LogRecord) -> bool:
 def serve(grid: Grid, deployment: Deployment) -> Central:
     """A deployment with its run folder. A line is on the disk before its checkpoint, and both before the next round."""
     config = deployment.config
+    central = Central(deployment)  # a mistake in the settings is found before anything is written
     with RunFolder(Path(str(config.run.out)).expanduser()) as folder:
+        require_same_terms(central.privacy, read_rounds(folder.path))
         folder.start(config, [])
         about = {key: value for key, value in vars(deployment.flower).items() if value is not None}
         write_atomically(folder.path / DEPLOYMENT, (json.dumps(about, indent=2) + "\n").encode())
-        state = folder.resume(config, LOG.warning)
-        central = Central(deployment, state, read_rounds(folder.path))
+        if state := folder.resume(config, LOG.warning):
+            central.restore(state, read_rounds(folder.path))
 
         def keep(line: dict[str, Any]) -> None:
             folder.append(line)
@@ -58,6 +61,12 @@ def serve(grid: Grid, deployment: Deployment) -> Central:
         with folder.session(torch.device("cpu"), central.state.round, lambda: {"flower": True}):
             dataset = deployment.dataset
             Deployed(central, dataset.shape, dataset.class_names, keep).start(grid)
+            if central.untrained:
+                why = f"{folder.path / ROUNDS} says why"
+                raise WorkerError(
+                    f"no reply was used in any round up to {config.train.rounds}: there is no model ({why}). Mend the "
+                    "sites, and start again in a new run.out."
+                )
             folder.save_model(deployment.net, central.state.server.shared, _about(deployment))
     return central
 

@@ -52,6 +52,9 @@ class Deployed(Strategy):  # type: ignore[misc]
 
     def summary(self) -> None:
         config = self.central.config
+        if self.central.done:
+            LOG.info("fedacd: %s has all of its %d rounds", config.run.out, config.train.rounds)
+            return
         LOG.info(
             "fedacd: %s, %d sites, rounds %d to %d, into %s",
             self.central.method.title,
@@ -67,6 +70,12 @@ class Deployed(Strategy):  # type: ignore[misc]
         central, since = self.central, time.monotonic()
         while not central.done:
             self._attempt(grid)
+            if central.hopeless:
+                client, reason = min(central.refused.items())
+                raise WorkerError(
+                    f"round {central.round}: no client can train. Client {client}: {reason}. What was finished is "
+                    "saved. Mend this, and start the run again."
+                )
             if central.enough or not central.missing:  # asked again, those who answered would say the same
                 self.aggregate_train(central.round, ())
                 since = time.monotonic()
@@ -77,7 +86,14 @@ class Deployed(Strategy):  # type: ignore[misc]
                     f"round {central.round}: {len(central.replies)} usable replies after {waited:.0f} seconds, fewer "
                     f"than flower.min_replies = {central.flower.min_replies}. What was finished is saved."
                 )
-            LOG.warning("fedacd: round %d is repeated: no answer of clients %s", central.round, central.missing)
+            here = set(self._client_of.values())
+            silent, gone = ([c for c in central.missing if (c in here) == is_here] for is_here in (True, False))
+            LOG.warning(
+                "fedacd: round %d is repeated: clients without an answer %s, not connected %s",
+                central.round,
+                silent,
+                gone,
+            )
             central.attempts += 1
         result = Result()
         result.arrays = wire.pack(central.state.server.shared.params)
@@ -179,6 +195,7 @@ class Deployed(Strategy):  # type: ignore[misc]
             LOG.warning("fedacd: node %d announces client %d, which another node is", node, client)
         else:
             self._client_of[node] = client
+            LOG.info("fedacd: client %d is node %d", client, node)
 
 
 def _is_hello(message: Message) -> bool:
