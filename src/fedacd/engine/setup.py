@@ -23,7 +23,7 @@ from fedacd.data import Dataset
 from fedacd.engine.batches import Images
 from fedacd.engine.plan import Stream, num_participants, torch_seed
 from fedacd.environment import rank_and_size
-from fedacd.errors import ConfigError, ModelError
+from fedacd.errors import ConfigError, DataError, ModelError
 from fedacd.methods import METHODS, Method, find
 from fedacd.models import Factory
 from fedacd.models.net import Net
@@ -162,6 +162,8 @@ def build_net(
 def _check_data(settings: Data, dataset: Dataset) -> None:
     """What the user set must fit the data set that was found."""
     channels, *size = dataset.shape
+    if dataset.num_classes < 2 or not len(dataset.x_test):
+        raise DataError(f"data set {dataset.name} is a client's share: a run needs 2 classes or more and a test set.")
     if settings.fingerprint not in (None, dataset.fingerprint):
         raise ConfigError(
             f"data.fingerprint = {settings.fingerprint!r}: the data set {settings.name} here is another one, "
