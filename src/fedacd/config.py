@@ -93,23 +93,28 @@ class Settings:
             object.__setattr__(self, spec.name, value)
             right_type = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
             if not right_type or not _in_range(value, spec.metadata):
-                raise ConfigError(f"{self.section}.{spec.name} = {value!r}: must be {allowed(spec, kinds)}.")
+                raise ConfigError(f"{self._key(spec.name)} = {value!r}: must be {allowed(spec, kinds)}.")
+
+    @classmethod
+    def _key(cls, name: str) -> str:
+        """A setting as its user writes it."""
+        return f"{cls.section}.{name}"
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> Self:
         """Make one from plain values; an unknown key names the nearest known one."""
-        names = [f"{cls.section}.{spec.name}" for spec in dataclasses.fields(cls)]
+        names = [cls._key(spec.name) for spec in dataclasses.fields(cls)]
         title = getattr(cls, "title", None)  # a method's
         of = f" of {title}" if title else ""
         for key in values:
-            if f"{cls.section}.{key}" not in names:
+            if cls._key(key) not in names:
                 how = f" To make '{key}' a setting, give it a type and the class @dataclass(frozen=True, kw_only=True)."
                 meant = isinstance(vars(cls).get(key), int | float)
-                raise ConfigError(unknown(f"setting{of}", f"{cls.section}.{key}", names) + how * meant)
+                raise ConfigError(unknown(f"setting{of}", cls._key(key), names) + how * meant)
         for spec in dataclasses.fields(cls):
             if spec.name not in values and spec.default is spec.default_factory is dataclasses.MISSING:
                 what = allowed(spec, kinds_of(cls, spec.name))
-                raise ConfigError(f"{cls.section}.{spec.name} has no default: give {what}.")
+                raise ConfigError(f"{cls._key(spec.name)} has no default: give {what}.")
         return cls(**values)
 
 

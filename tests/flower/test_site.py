@@ -178,6 +178,40 @@ class Own(Method):
 """
 
 
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cdua", r"node-config device = 'cdua': must be cpu, cuda, cuda:N or auto\.$"),
+        ("cuda:x", r"node-config device = 'cuda:x': must be cpu, cuda, cuda:N or auto\.$"),
+        ("cuda", r"node-config device = 'cuda:0': this machine has 0 CUDA devices; use cpu or auto\.$"),
+        ("cuda:1", r"node-config device = 'cuda:1': this machine has 0 CUDA devices; use cpu or auto\.$"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    central: Central, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=message):
+        site(central, 0, tmp_path, device=device)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"partition-id": "one"}, "node-config partition-id = 'one': must be a whole number at least 0."),
+        ({"num-partitions": 0}, "node-config num-partitions = 0: must be a whole number at least 1."),
+        (
+            {"num-partition": 4},
+            "unknown setting 'node-config num-partition'. Did you mean 'node-config num-partitions'?",
+        ),
+    ],
+)
+def test_mistakes_are_named_as_they_are_written(mistake: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        node_of({"partition-id": 0, **mistake})
+    assert str(caught.value).startswith(message)
+
+
 def test_what_does_not_fit_the_run_is_refused(central: Central, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"num-partitions = 5: the run has partition\.clients = 4"):
         site(central, 0, tmp_path, num_partitions=5)

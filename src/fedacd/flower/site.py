@@ -22,7 +22,7 @@ from fedacd.data import Dataset
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, run_client
 from fedacd.engine.plan import Stream, generator, local_plan, torch_seed
-from fedacd.engine.setup import arithmetic, build_net
+from fedacd.engine.setup import arithmetic, build_net, device_of
 from fedacd.engine.trees import mapped
 from fedacd.errors import ConfigError, DataError, RecordError
 from fedacd.files import read_safetensors, write_safetensors, writing
@@ -41,8 +41,12 @@ class Node(Settings):
     data: str = setting("", "a known name, an .npz file or a folder of class folders")
     state: str | None = setting(None, "folder for what the site keeps between rounds")
     packages: str = setting("", "whose models and methods a run may name, such as 'ours, theirs'; fedacd's always")
-    device: str = setting("cpu", "cpu, cuda or cuda:N")
+    device: str = setting("cpu", "cpu, cuda, cuda:N, or auto, which is cuda where there is one")
     threads: int | None = setting(None, "CPU threads; torch's own choice", at_least=1)
+
+    @classmethod
+    def _key(cls, name: str) -> str:
+        return f"{cls.section} {name.replace('_', '-')}"
 
 
 class Order(NamedTuple):
@@ -72,6 +76,7 @@ class Site:
         self.node, self.order, self.config = node, order, order.config
         if order.client != node.partition_id:
             raise ConfigError(f"this site is client {node.partition_id}, not {order.client}.")
+        self.device = device_of(node.device, "node-config device")
         _require_known_code(node, self.config)
         self.dataset, self.members = _data(node, order)
         self.method: Method = find(self.config.method.name).build(self.config.method.options)
@@ -89,9 +94,8 @@ class Site:
         labels = self.dataset.y_train
         counts = torch.from_numpy(np.bincount(labels[self.members], minlength=self.order.num_classes))
         before = self._load(self.method.init_client(self.net, self.first.shared, counts))
-        device = torch.device(self.node.device)
         with arithmetic(self.config.run.precision, self.node.threads, self.config.run.deterministic):
-            outcome = run_client(self._job(shared, before, device))
+            outcome = run_client(self._job(shared, before, self.device))
         self._save(before, _on(outcome.client, torch.device("cpu")))
         return Reply(*(_on(part, torch.device("cpu")) for part in outcome.reply))
 
