@@ -108,6 +108,11 @@ class Dataset:
         return channels, height, width
 
 
+def numbered(num_classes: int) -> tuple[str, ...]:
+    """The names that classes without names have."""
+    return tuple(str(label) for label in range(num_classes))
+
+
 def channel_statistics(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of x / 255 per channel, without rounding before the last step."""
     channels = x.shape[3]
@@ -223,8 +228,7 @@ def _labelled(
     train, test = train.astype(np.int64), test.astype(np.int64)
     if not share:
         _check_classes(train, test, limit, names)
-    names = names or tuple(str(label) for label in range(limit))
-    return names, read_only(train), read_only(test)
+    return names or numbered(limit), read_only(train), read_only(test)
 
 
 def _check_classes(train: Labels, test: Labels, num_classes: int, names: tuple[str, ...] | None) -> None:
