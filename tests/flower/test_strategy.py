@@ -1,5 +1,6 @@
 """The round as Flower sees it, with messages handed over by calls: who is asked, waited for, and asked again."""
 
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -142,14 +143,18 @@ def test_a_site_that_cannot_train_says_why(tmp_path: Path) -> None:
     deploy(central, grid, lines)
     assert lines[1]["participants"] == [0, 2, 3]
     (refused,) = lines[1]["refused"]
-    assert refused["client"] == 1 and "does not hold this site's state after round 1" in refused["reason"]
+    assert refused["client"] == 1 and "what it keeps between rounds cannot be used" in refused["reason"]
 
 
-def test_a_site_is_told_the_names_of_the_classes(tmp_path: Path, digits: Dataset) -> None:
+def test_a_site_is_told_the_names_of_the_classes(
+    tmp_path: Path, digits: Dataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     central, grid, lines = start(tmp_path, FOUR, train__rounds=1)
     arrays = {key: getattr(digits, key) for key in ("x_train", "y_train", "x_test", "y_test")}
     np.savez(tmp_path / "own.npz", **arrays, class_names=np.array(list("abcdefghiz")))
     grid.data = str(tmp_path / "own.npz")
     deploy(central, grid, lines, "abcdefghij")
     assert len(lines[0]["refused"]) == 4
-    assert all("classes z are not known to the server" in refused["reason"] for refused in lines[0]["refused"])
+    assert all("its data cannot be used" in refused["reason"] for refused in lines[0]["refused"])
+    assert caplog.text.count("classes z are not known to the server") == 4
