@@ -327,6 +327,14 @@ def test_own_index_lists(digits: Dataset, tmp_path: Path) -> None:
         fedacd.run(dataset=digits, partition=lists[:2], out=str(tmp_path / "other"), **TINY)
 
 
+@pytest.mark.parametrize("lacks", ["test set", "classes"])
+def test_a_client_s_share_is_no_data_set_of_a_run(digits: Dataset, lacks: str) -> None:
+    x, y = digits.x_train, digits.y_train
+    arrays = (x, y, None, None) if lacks == "test set" else (x, y * 0, x, y * 0)
+    with pytest.raises(DataError, match="is a client's share: a run needs 2 classes or more and a test set"):
+        fedacd.run(dataset=Dataset.from_arrays(*arrays, share=True), method="fedavg", **TINY)
+
+
 def test_an_unknown_option_names_the_nearest(digits: Dataset) -> None:
     with pytest.raises(ConfigError, match=r"unknown option 'round'\. Did you mean 'rounds'\?"):
         fedacd.run(dataset=digits, round=3)

@@ -29,17 +29,20 @@ def setting(
     below: float | None = None,
     at_most: float | None = None,
     one_of: tuple[str, ...] | None = None,
+    items: type = float,
 ) -> Any:
-    """A dataclass field with its one-line documentation and the values it may take."""
+    """A dataclass field with its one-line documentation and the values it may take; `items` are those of a list."""
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most, "one_of": one_of}
-    return field(default=default, metadata={"doc": doc} | {k: v for k, v in bounds.items() if v is not None})
+    given = {key: value for key, value in bounds.items() if value is not None}
+    return field(default=default, metadata={"doc": doc, "items": items} | given)
 
 
 def allowed(spec: "dataclasses.Field[Any]", kinds: tuple[type, ...]) -> str:
     """What a field takes, in words: 'a number above 0', 'one of step, epoch'."""
     if "one_of" in spec.metadata:
         return "one of " + ", ".join(spec.metadata["one_of"])
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", list: "a list of numbers"}
+    items = "texts" if spec.metadata.get("items") is str else "numbers"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", list: f"a list of {items}"}
     bounds = [f"{word} {spec.metadata[key]}" for key, word in _BOUND_WORDS.items() if key in spec.metadata]
     return " ".join([words.get(kinds[0], kinds[0].__name__), " and ".join(bounds)]).strip()
 
@@ -65,7 +68,8 @@ def _in_range(value: Any, meta: Mapping[str, Any]) -> bool:
     if "one_of" in meta:
         return value in meta["one_of"]
     if isinstance(value, list):
-        return all(isinstance(item, int | float) and _in_range(item, meta) for item in value)
+        items = str if meta.get("items") is str else int | float
+        return all(isinstance(item, items) and _in_range(item, meta) for item in value)
     if isinstance(value, float) and not math.isfinite(value):
         return False
     return (
@@ -93,23 +97,28 @@ class Settings:
             object.__setattr__(self, spec.name, value)
             right_type = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
             if not right_type or not _in_range(value, spec.metadata):
-                raise ConfigError(f"{self.section}.{spec.name} = {value!r}: must be {allowed(spec, kinds)}.")
+                raise ConfigError(f"{self._key(spec.name)} = {value!r}: must be {allowed(spec, kinds)}.")
+
+    @classmethod
+    def _key(cls, name: str) -> str:
+        """A setting as its user writes it."""
+        return f"{cls.section}.{name}"
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> Self:
         """Make one from plain values; an unknown key names the nearest known one."""
-        names = [f"{cls.section}.{spec.name}" for spec in dataclasses.fields(cls)]
+        names = [cls._key(spec.name) for spec in dataclasses.fields(cls)]
         title = getattr(cls, "title", None)  # a method's
         of = f" of {title}" if title else ""
         for key in values:
-            if f"{cls.section}.{key}" not in names:
+            if cls._key(key) not in names:
                 how = f" To make '{key}' a setting, give it a type and the class @dataclass(frozen=True, kw_only=True)."
                 meant = isinstance(vars(cls).get(key), int | float)
-                raise ConfigError(unknown(f"setting{of}", f"{cls.section}.{key}", names) + how * meant)
+                raise ConfigError(unknown(f"setting{of}", cls._key(key), names) + how * meant)
         for spec in dataclasses.fields(cls):
             if spec.name not in values and spec.default is spec.default_factory is dataclasses.MISSING:
                 what = allowed(spec, kinds_of(cls, spec.name))
-                raise ConfigError(f"{cls.section}.{spec.name} has no default: give {what}.")
+                raise ConfigError(f"{cls._key(spec.name)} has no default: give {what}.")
         return cls(**values)
 
 

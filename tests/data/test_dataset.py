@@ -43,6 +43,30 @@ class TestFromArrays:
         share = make(y_train=[2] * 6, y_test=[0, 3], share=True)
         assert share.num_classes == 4 and set(share.y_train.tolist()) == {2}
 
+    @pytest.mark.parametrize("class_names", [None, ["a"]])
+    def test_a_share_may_hold_a_single_class(self, class_names: list[str] | None) -> None:
+        share = make(y_train=[0] * 6, y_test=[0, 0], class_names=class_names, share=True)
+        assert share.num_classes == 1 and share.class_names == tuple(class_names or ["0"])
+
+    def test_a_share_may_have_no_test_set(self) -> None:
+        share = make(x_test=None, y_test=None, share=True)
+        assert share.x_test.shape == (0, 4, 5, 3) and share.y_test.shape == (0,) and share.y_test.dtype == np.int64
+        assert share.mean == make().mean and share.num_classes == 3
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"x_test": None}, "x_test has 0 images but y_test has 2 labels"),
+            ({"y_test": None}, "x_test has 2 images but y_test has 0 labels"),
+            ({"x_train": X[:0], "y_train": []}, "x_train is empty"),
+            ({"class_names": []}, r"class_names = \[\]: must be 1 name or more"),
+            ({"y_train": [-1] * 6, "x_test": None, "y_test": None}, r"y_train\[0\] = -1: labels must be 0 or more"),
+        ],
+    )
+    def test_mistakes_in_a_share(self, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            make(**changes, share=True)
+
     def test_grey_images_get_a_channel(self) -> None:
         dataset = make(x_train=X[..., 0], x_test=X[:2, ..., 0])
         assert dataset.x_train.shape == (6, 4, 5, 1)
@@ -85,6 +109,7 @@ class TestFromArrays:
             ({"x_train": X[:5]}, "x_train has 5 images but y_train has 6 labels"),
             ({"y_test": [0]}, "x_test has 2 images but y_test has 1 labels"),
             ({"x_test": X[:0]}, "x_test is empty"),
+            ({"x_test": None, "y_test": None}, "x_test is an array of objects"),
             ({"y_train": []}, "y_train is empty"),
             ({"y_train": Y.reshape(3, 2)}, r"y_train has shape \(3, 2\): must be \[N\]"),
             ({"y_train": Y / 2}, "y_train has dtype float64: must be whole numbers"),

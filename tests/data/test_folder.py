@@ -95,6 +95,46 @@ class TestSize:
         assert abs(shrunk.astype(int) - 100).max() <= 15  # taking single pixels would give 0 or 200
 
 
+class TestShare:
+    """A client's part of a data set."""
+
+    @pytest.mark.parametrize("part", ["train", "."])
+    def test_without_a_test_set_all_images_train(self, tmp_path: Path, part: str) -> None:
+        for number in range(3):
+            put(tmp_path / part / "dog" / f"{number}.png", (1, number, 0))
+        dataset = read_folder(tmp_path, share=True)
+        assert dataset.class_names == ("dog",)
+        assert dataset.x_train[:, 0, 0].tolist() == [[1, number, 0] for number in range(3)]
+        assert dataset.x_test.shape == (0, 4, 6, 3) and dataset.y_test.tolist() == []
+
+    def test_a_test_set_may_have_other_classes_or_none(self, folder: Path) -> None:
+        put(folder / "test" / "eel" / "0.png", (0, 0, 0))
+        dataset = read_folder(folder, share=True)
+        assert dataset.class_names == ("cat", "dog") and dataset.y_test.tolist() == [0, 1]
+        for name in ("cat", "dog"):
+            (folder / "test" / name / "0.png").unlink()
+        assert read_folder(folder, share=True).y_test.tolist() == []
+
+    def test_class_folders_may_be_empty(self, folder: Path) -> None:
+        (folder / "train" / "bee").mkdir()
+        dataset = read_folder(folder, share=True)
+        assert dataset.class_names == ("bee", "cat", "dog") and dataset.y_train.tolist() == [1, 1, 1, 2, 2, 2]
+
+    def test_but_not_all_of_them(self, tmp_path: Path) -> None:
+        (tmp_path / "cat").mkdir()
+        with pytest.raises(DataError, match=r"holds no image \(\.bmp, "):
+            read_folder(tmp_path, share=True)
+
+    def test_no_classes(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"has no class folders: must hold CLASS/IMAGE\."):
+            read_folder(tmp_path, share=True)
+
+    def test_a_test_set_alone(self, folder: Path) -> None:
+        (folder / "train").rename(folder / "training")
+        with pytest.raises(DataError, match="has no folder train"):
+            read_folder(folder, share=True)
+
+
 class TestMistakes:
     def test_no_train(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="has no folder train: must hold train/CLASS/IMAGE"):

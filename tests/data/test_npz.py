@@ -37,6 +37,17 @@ def test_class_names_of_bytes(tmp_path: Path) -> None:
     assert read_npz(save(tmp_path / "a.npz", class_names=np.array([b"x", b"y", b"z"]))).class_names == ("x", "y", "z")
 
 
+def test_a_share_needs_no_test_set(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x_train=SAMPLE.x_train, y_train=SAMPLE.y_train)
+    dataset = read_npz(tmp_path / "a.npz", share=True)
+    assert np.array_equal(dataset.x_train, SAMPLE.x_train) and len(dataset.x_test) == len(dataset.y_test) == 0
+    with pytest.raises(DataError, match=r"a\.npz lacks x_test, y_test: must hold x_train, y_train, x_test, y_test"):
+        read_npz(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x=SAMPLE.x_train, y=SAMPLE.y_train)
+    with pytest.raises(DataError, match=r"b\.npz lacks x_train, y_train: must hold x_train, y_train\.$"):
+        read_npz(tmp_path / "b.npz", share=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

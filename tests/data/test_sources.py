@@ -45,6 +45,13 @@ def test_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(".").name == "pets"
 
 
+def test_a_share_may_be_a_folder_of_a_single_class_without_a_test_set(tmp_path: Path) -> None:
+    put(tmp_path / "pets" / "cat" / "0.png", (1, 2, 3))
+    assert load(str(tmp_path / "pets"), share=True).class_names == ("cat",)
+    with pytest.raises(DataError, match="has no folder train"):
+        load(str(tmp_path / "pets"))
+
+
 def test_imported_goes_before_a_folder_of_that_name(npz: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_data(npz, name="pets")
     monkeypatch.chdir(folder.parent)

@@ -13,6 +13,10 @@ from tests.flower.federation import TINY, Federation
 
 MISTAKES: dict[str, tuple[Mapping[str, Any], str]] = {
     "method": ({"method.name": "scafold"}, "unknown method 'scafold'. Did you mean 'scaffold'?"),
+    "names": (
+        {"flower.class_names": "['five', 'four']"},
+        "flower.class_names = ['five', 'four']: 2 names, and digits has 10 classes.",
+    ),
     "rounds": ({"train.rounds": 2.5}, "train.rounds = 2.5: must be a whole number"),
     "other-run": ({"method.name": "fedavg"}, "method.name"),
 }

@@ -77,9 +77,12 @@ def own_site(folder: Path, names: tuple[str, ...], kind: str, known: tuple[str, 
         (THREE, "folder", THREE, [0, 1, 2]),
         (("0", "1"), "npz without names", THREE, [0, 1]),
         (("0", "1"), "npz without names", NUMBERS, [0, 1]),
-        (THREE, "folder", NUMBERS, [0, 1, 2]),
-        (THREE, "folder", (), [0, 1, 2]),
         (("0", "1"), "folder", ("0", "10", "1"), [0, 2]),
+        (("1", "2"), "folder", NUMBERS, [1, 2]),
+        (("dog",), "folder", THREE, [1]),
+        (("2",), "folder", NUMBERS, [2]),
+        (("cat", "cat", "dog"), "npz", ("cat", "cat", "dog"), [0, 1, 2]),
+        (("dog",), "npz", THREE, [1]),
     ],
 )
 def test_labels_are_the_server_s_by_the_names_of_the_classes(
@@ -100,16 +103,64 @@ def test_labels_are_the_server_s_by_the_names_of_the_classes(
             "classes yak, zebra are not known to the server, which has cat, dog",
         ),
         ((*THREE, "yak"), "npz", THREE, "classes yak are not known"),
-        (("cat", "horse"), "folder", NUMBERS, "2 classes with names; this run has 3 without.*npz.*all class folders"),
-        (("0", "2"), "folder", (), "2 classes with names; this run has 3 without"),
         (("0", "1", "2", "3"), "npz without names", THREE, "this run has .* and 3"),
     ],
 )
-def test_classes_that_cannot_be_told_apart_are_refused(
+def test_classes_that_are_not_the_run_s_are_refused(
     tmp_path: Path, names: tuple[str, ...], kind: str, known: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
         own_site(tmp_path, names, kind, known)
+
+
+@pytest.mark.parametrize("kind", ["folder", "npz"])
+@pytest.mark.parametrize("known", [NUMBERS, ()])
+@pytest.mark.parametrize("names", [THREE, ("cat", "horse"), ("cat",), ("0", "4")])
+def test_names_that_the_server_cannot_match_are_refused_whatever_their_number(
+    tmp_path: Path, names: tuple[str, ...], kind: str, known: tuple[str, ...]
+) -> None:
+    """As many at every site would not be the same at every site."""
+    with pytest.raises(ConfigError, match=r"the server knows none: set flower\.class_names there") as caught:
+        own_site(tmp_path, names, kind, known)
+    assert str(tmp_path) not in str(caught.value)
+    assert len(str(caught.value)) <= 200  # what the server shows of it
+
+
+def test_a_known_data_set_at_server_and_sites_needs_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has no data, so it does not know the names; the labels are those of the data set of this name."""
+    monkeypatch.setenv("FEDACD_DATA", str(tmp_path))
+    x, y = np.zeros((20, 28, 28, 1), np.uint8), np.arange(20) % 10
+    arrays: dict[str, Any] = {"x_train": x, "y_train": y, "x_test": x, "y_test": y, "class_names": list("abcdefghij")}
+    np.savez(tmp_path / "fashion-mnist.npz", **arrays)
+    settings = {"flower__evaluate": False, "data__mean": "[0.5]", "data__std": "[0.25]"}
+    for name, works in (("fashion-mnist", True), (str(tmp_path / "fashion-mnist.npz"), False)):
+        central = Central(deployment(tmp_path / "run", data__name="fashion-mnist", **settings))
+        order = order_of(central, 0)._replace(shape=(1, 28, 28), class_names=tuple("0123456789"))
+        node = Node.build({"partition_id": 0, "data": name, "state": str(tmp_path)})
+        if works:
+            assert Site(node, order).dataset.y_train.tolist() == y.tolist()
+            with pytest.raises(DataError, match=r"classes a, b, c, .* are not known to the server"):
+                Site(node, order._replace(class_names=tuple("klmnopqrst")))
+        else:
+            with pytest.raises(ConfigError, match=r"set flower\.class_names there"):
+                Site(node, order)
+
+
+@pytest.mark.parametrize("method", ["fedacd", "fedavg"])
+def test_a_site_may_hold_a_single_class_and_no_test_set(tmp_path: Path, method: str) -> None:
+    for number in range(3):
+        (tmp_path / "own" / "dog").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), number, np.uint8)).save(tmp_path / "own" / "dog" / f"{number}.png")
+    told = {"flower__evaluate": False, "flower__shape": "[1, 8, 8]", "flower__class_names": "['cat', 'dog', 'horse']"}
+    ready = deployment(
+        tmp_path / "run", data__name="pets", data__mean="[0.5]", data__std="[0.25]", method__name=method, **told
+    )
+    central = Central(ready)
+    order = order_of(central, 0)._replace(class_names=ready.dataset.class_names)
+    node = Node.build({"partition_id": 0, "data": str(tmp_path / "own"), "state": str(tmp_path)})
+    here = Site(node, order)
+    assert here.dataset.y_train.tolist() == [1, 1, 1]
+    assert central.take(0, here.train(central.state.server.shared)) is None
 
 
 def test_the_folder_of_its_state_may_begin_with_a_tilde(
@@ -176,6 +227,40 @@ class Linear(nn.Sequential):
 class Own(Method):
     pass
 """
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cdua", r"node-config device = 'cdua': must be cpu, cuda, cuda:N or auto\.$"),
+        ("cuda:x", r"node-config device = 'cuda:x': must be cpu, cuda, cuda:N or auto\.$"),
+        ("cuda", r"node-config device = 'cuda:0': this machine has 0 CUDA devices; use cpu or auto\.$"),
+        ("cuda:1", r"node-config device = 'cuda:1': this machine has 0 CUDA devices; use cpu or auto\.$"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    central: Central, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=message):
+        site(central, 0, tmp_path, device=device)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"partition-id": "one"}, "node-config partition-id = 'one': must be a whole number at least 0."),
+        ({"num-partitions": 0}, "node-config num-partitions = 0: must be a whole number at least 1."),
+        (
+            {"num-partition": 4},
+            "unknown setting 'node-config num-partition'. Did you mean 'node-config num-partitions'?",
+        ),
+    ],
+)
+def test_mistakes_are_named_as_they_are_written(mistake: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        node_of({"partition-id": 0, **mistake})
+    assert str(caught.value).startswith(message)
 
 
 def test_what_does_not_fit_the_run_is_refused(central: Central, tmp_path: Path) -> None:

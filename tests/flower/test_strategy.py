@@ -1,5 +1,6 @@
 """The round as Flower sees it, with messages handed over by calls: who is asked, waited for, and asked again."""
 
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -144,16 +145,20 @@ def test_a_site_that_cannot_train_says_why(tmp_path: Path) -> None:
     deploy(central, grid, lines)
     assert lines[1]["participants"] == [0, 2, 3]
     (refused,) = lines[1]["refused"]
-    assert refused["client"] == 1 and "does not hold this site's state after round 1" in refused["reason"]
+    assert refused["client"] == 1 and "what it keeps between rounds cannot be used" in refused["reason"]
 
 
-def test_a_site_is_told_the_names_of_the_classes(tmp_path: Path, digits: Dataset) -> None:
+def test_a_site_is_told_the_names_of_the_classes(
+    tmp_path: Path, digits: Dataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     central, grid, lines = start(tmp_path, FOUR, train__rounds=1)
     arrays = {key: getattr(digits, key) for key in ("x_train", "y_train", "x_test", "y_test")}
     np.savez(tmp_path / "own.npz", **arrays, class_names=np.array(list("abcdefghij")))
     grid.data = str(tmp_path / "own.npz")
-    with pytest.raises(WorkerError, match="no client can train"):
+    with pytest.raises(WorkerError, match=r"no client can train\. Client 0: .*its data cannot be used"):
         deploy(central, grid, lines, "bcdefghijk")
+    assert caplog.text.count("classes a are not known to the server") == 4
     central = start(tmp_path, FOUR, train__rounds=1)[0]
     deploy(central, grid, lines, "jihgfedcba")
     assert lines[0]["participants"] == [0, 1, 2, 3]

@@ -68,11 +68,12 @@ class Dataset:
         """Make one from arrays, tensors or lists: uint8 images [N, H, W, channels] or [N, H, W], labels 0 to C-1.
 
         The number of classes C is that of `class_names`, otherwise the largest label + 1, and then every label must
-        occur. A class of the test set must be in train, too. Neither holds for a client's `share` of a data set.
-        `defaults` go before those that the size of the images suggests. Nothing is copied that has the right form
-        already.
+        occur. C must be 2 or more, and a class of the test set must be in train, too. None of this holds for a client's
+        `share` of a data set, which may have no test set either: None for `x_test` and `y_test`. `defaults` go before
+        those that the size of the images suggests. Nothing is copied that has the right form already.
         """
-        train, test = _images(x_train, "x_train"), _images(x_test, "x_test")
+        train = _images(x_train, "x_train")
+        test = train[:0] if share and x_test is None else _images(x_test, "x_test")
         if train.shape[1:] != test.shape[1:]:
             raise DataError(
                 f"x_test holds images of {_size(test)}, x_train of {_size(train)}: "
@@ -105,6 +106,11 @@ class Dataset:
         """(channels, height, width), the order in which models take images."""
         height, width, channels = self.x_train.shape[1:]
         return channels, height, width
+
+
+def numbered(num_classes: int) -> tuple[str, ...]:
+    """The names that classes without names have."""
+    return tuple(str(label) for label in range(num_classes))
 
 
 def channel_statistics(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -206,23 +212,23 @@ def _labelled(
     y_train: Any, y_test: Any, class_names: Iterable[str] | None, share: bool
 ) -> tuple[tuple[str, ...], Labels, Labels]:
     """The class names and both arrays of labels, which fit each other."""
-    train, test = _labels(y_train, "y_train"), _labels(y_test, "y_test")
+    train = _labels(y_train, "y_train")
+    test = train[:0] if share and y_test is None else _labels(y_test, "y_test")
     if isinstance(class_names, str):
         raise DataError(f"class_names = {class_names!r}: must be a list of names, one per class.")
     names = None if class_names is None else tuple(_text(name) for name in class_names)
-    if names is not None and len(names) < 2:
-        raise DataError(f"class_names = {list(names)}: must be 2 names or more.")
-    limit = int(max(train.max(), test.max())) + 1 if names is None else len(names)
+    if names is not None and len(names) < (1 if share else 2):
+        raise DataError(f"class_names = {list(names)}: must be {'1 name' if share else '2 names'} or more.")
+    limit = max(int(y.max()) for y in (train, test) if y.size) + 1 if names is None else len(names)
     why = "" if names is None else f", since class_names has {len(names)} names"
     check_labels(train, "y_train", min(limit, _MOST_CLASSES), why)
     check_labels(test, "y_test", min(limit, _MOST_CLASSES), why)
-    if limit < 2:
+    if limit < 2 and not share:
         raise DataError("all labels are 0: there must be 2 classes or more.")
     train, test = train.astype(np.int64), test.astype(np.int64)
     if not share:
         _check_classes(train, test, limit, names)
-    names = names or tuple(str(label) for label in range(limit))
-    return names, read_only(train), read_only(test)
+    return names or numbered(limit), read_only(train), read_only(test)
 
 
 def _check_classes(train: Labels, test: Labels, num_classes: int, names: tuple[str, ...] | None) -> None:

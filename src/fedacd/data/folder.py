@@ -1,6 +1,6 @@
 """A folder of class folders: train/CLASS/*.png and test/CLASS/*.png (or val/), with the usual kinds of image files.
 
-Without a test set it can be split: then train/CLASS/*.png is enough, or CLASS/*.png.
+Without a test set it can be split: then train/CLASS/*.png is enough, or CLASS/*.png. So it is for a client's share.
 """
 
 import shlex
@@ -14,21 +14,27 @@ from fedacd.data.split import stratified
 from fedacd.errors import DataError
 
 _LAYOUT = "must hold train/CLASS/IMAGE and test/CLASS/IMAGE (or val/ for test/)"
+_TEST = ("test", "val")
 
 
-def read_folder(folder: Path, size: int | None = None, test: float | None = None) -> Dataset:
+def read_folder(folder: Path, size: int | None = None, test: float | None = None, *, share: bool = False) -> Dataset:
     """The data set in a folder; it takes the folder's name, and its classes are sorted by name.
 
     All images must have one size, or are brought to `size` x `size`. The result is grey if every image is. `test` is
-    the part of every class that is set aside as the test set.
+    the part of every class that is set aside as the test set. Of a client's `share` class folders may be empty; where
+    it has no test set all of it is for training.
     """
-    train = _part(folder, "train") if test is None else _undivided(folder)
+    whole = share and not _has_test(folder)
+    train = _part(folder, "train") if test is None and not whole else _undivided(folder)
     class_names = _classes(train)
     train_files, y_train = _files(train, class_names)
-    if empty := sorted(set(range(len(class_names))) - set(y_train)):
+    empty = sorted(set(range(len(class_names))) - set(y_train))
+    if empty and (not share or not train_files):
         raise DataError(f"{train / class_names[empty[0]]} holds no image ({_suffixes()}).")
-    if test is None:
-        test_files, y_test = _test(_part(folder, "test", "val"), train, class_names)
+    if share:
+        test_files, y_test = ([], []) if whole else _files(_part(folder, *_TEST), class_names)
+    elif test is None:
+        test_files, y_test = _test(_part(folder, *_TEST), train, class_names)
     else:
         both = list(zip(train_files, y_train, stratified(np.array(y_train), test), strict=True))
         train_files, y_train = [file for file, _, tests in both if not tests], [y for _, y, tests in both if not tests]
@@ -37,10 +43,11 @@ def read_folder(folder: Path, size: int | None = None, test: float | None = None
     return Dataset.from_arrays(
         _decode(train_files, channels, shape, resize=size is not None),
         y_train,
-        _decode(test_files, channels, shape, resize=size is not None),
-        y_test,
+        _decode(test_files, channels, shape, resize=size is not None) if test_files else None,
+        y_test if test_files else None,
         class_names=class_names,
         name=folder.resolve().name,
+        share=share,
     )
 
 
@@ -53,9 +60,13 @@ def _test(part: Path, train: Path, class_names: list[str]) -> tuple[list[Path], 
     return files, y
 
 
+def _has_test(folder: Path) -> bool:
+    return any((folder / name).is_dir() for name in _TEST)
+
+
 def _undivided(folder: Path) -> Path:
     """Where the class folders are in a folder without a test set."""
-    for name in ("test", "val"):
+    for name in _TEST:
         if (folder / name).is_dir():
             raise DataError(f"{folder / name} is a test set already: leave --test out.")
     return folder / "train" if (folder / "train").is_dir() else folder
@@ -78,7 +89,7 @@ def _part(folder: Path, *candidates: str) -> Path:
 def _classes(part: Path) -> list[str]:
     names = sorted(path.name for path in part.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not names:
-        raise DataError(f"{part} has no class folders: {_LAYOUT}.")
+        raise DataError(f"{part} has no class folders: must hold CLASS/IMAGE.")
     return names
 
 

@@ -1,6 +1,6 @@
 """An .npz file with x_train, y_train, x_test, y_test and, if wanted, class_names.
 
-Without a test set it can be split: then x_train and y_train are enough, or x and y.
+Without a test set it can be split: then x_train and y_train are enough, or x and y. A client's share needs none.
 """
 
 import zipfile
@@ -20,21 +20,26 @@ _TO_SPLIT = (("x_train", "y_train"), ("x", "y"))
 
 
 def read_npz(path: Path, test: float | None = None, *, share: bool = False) -> Dataset:
-    """The data set in a file; it takes the file's name. `test` is the part of every class that is set aside as such."""
+    """The data set in a file; it takes the file's name. `test` is the part of every class that is set aside as such.
+
+    A client's `share` may lack classes and a test set.
+    """
     arrays = _read(path)
     if test is not None:
         arrays |= _split(arrays, path, test)
-    if missing := [key for key in _NEEDED if key not in arrays]:
+    needed = _NEEDED[:2] if share else _NEEDED
+    if missing := [key for key in needed if key not in arrays]:
+        cure = f" `fedacd data import {path} --test 0.2` sets a part aside as the test set."
         raise DataError(
-            f"{path} lacks {', '.join(missing)}: must hold {', '.join(_NEEDED)}."
-            + (f" `fedacd data import {path} --test 0.2` sets a part aside as the test set." if _pair(arrays) else "")
+            f"{path} lacks {', '.join(missing)}: must hold {', '.join(needed)}."
+            + (cure if _pair(arrays) and not share else "")
         )
     class_names = arrays.get("class_names")
     if class_names is not None and class_names.ndim != 1:
         raise DataError(f"{path}: class_names has shape {class_names.shape}: must be [C], one name per class.")
     try:
         return Dataset.from_arrays(
-            *(arrays[key] for key in _NEEDED), class_names=class_names, name=path.stem, share=share
+            *(arrays.get(key) for key in _NEEDED), class_names=class_names, name=path.stem, share=share
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None

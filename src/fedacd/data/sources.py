@@ -17,7 +17,7 @@ def load(name: str, *, share: bool = False) -> Dataset:
 
     A name is looked up in `root()`: the cache NAME/, then the file NAME.npz. Everything else is the path of an .npz
     file or of a folder with train/CLASS/IMAGE and test/CLASS/IMAGE; write ./NAME for a folder that is called like a
-    known data set. `share`: of an .npz file that is one client's share, which may lack classes.
+    known data set. `share`: of a file or folder that is one client's share, which may lack classes and a test set.
     """
     try:
         return _find(name, share)
@@ -45,12 +45,13 @@ def _find(name: str, share: bool) -> Dataset:
 def read_path(source: str, size: int | None = None, test: float | None = None, *, share: bool = False) -> Dataset:
     """The data set in an .npz file or in a folder of class folders, whose images are then brought to `size`.
 
-    `test` is the part of every class that is set aside as the test set of a source without one.
+    `test` is the part of every class that is set aside as the test set of a source without one, and a client's `share`
+    needs none.
     """
     path = cache.user_path(source)
     try:
         if path.is_dir():
-            return read_folder(path, size, test)
+            return read_folder(path, size, test, share=share)
         if not path.exists():
             raise DataError(f"there is no file or folder {source}: must be an .npz file or a folder of class folders.")
         if path.suffix != ".npz":

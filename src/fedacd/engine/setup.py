@@ -23,7 +23,7 @@ from fedacd.data import Dataset
 from fedacd.engine.batches import Images
 from fedacd.engine.plan import Stream, num_participants, torch_seed
 from fedacd.environment import rank_and_size
-from fedacd.errors import ConfigError, ModelError
+from fedacd.errors import ConfigError, DataError, ModelError
 from fedacd.methods import METHODS, Method, find
 from fedacd.models import Factory
 from fedacd.models.net import Net
@@ -162,6 +162,8 @@ def build_net(
 def _check_data(settings: Data, dataset: Dataset) -> None:
     """What the user set must fit the data set that was found."""
     channels, *size = dataset.shape
+    if dataset.num_classes < 2 or not len(dataset.x_test):
+        raise DataError(f"data set {dataset.name} is a client's share: a run needs 2 classes or more and a test set.")
     if settings.fingerprint not in (None, dataset.fingerprint):
         raise ConfigError(
             f"data.fingerprint = {settings.fingerprint!r}: the data set {settings.name} here is another one, "
@@ -175,21 +177,26 @@ def _check_data(settings: Data, dataset: Dataset) -> None:
 
 
 def _device(config: Config) -> torch.device:
-    name, precision = config.run.device, config.run.precision
+    device = device_of(config.run.device, "run.device")
+    _check_workers(config, device.type)
+    if device.type == "cpu" and config.run.precision == "tf32":
+        raise ConfigError("run.precision = 'tf32': only CUDA devices have it; use fp32 or bf16 on a CPU.")
+    return device
+
+
+def device_of(name: str, key: str) -> torch.device:
+    """The device that a setting names; refused: one that this machine does not have. `key` is the setting's name."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
         name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # torchrun starts a process for each GPU
     kind, colon, number = name.partition(":")
     if name != "cpu" and (kind != "cuda" or (colon and not number.isdigit())):
-        raise ConfigError(f"run.device = {name!r}: must be cpu, cuda, cuda:N or auto.")
+        raise ConfigError(f"{key} = {name!r}: must be cpu, cuda, cuda:N or auto.")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise ConfigError(
-            f"run.device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu or auto."
+            f"{key} = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu or auto."
         )
-    _check_workers(config, kind)
-    if kind == "cpu" and precision == "tf32":
-        raise ConfigError("run.precision = 'tf32': only CUDA devices have it; use fp32 or bf16 on a CPU.")
     return torch.device(name)
 
 

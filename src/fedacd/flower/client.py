@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedacd.config import Config
-from fedacd.errors import FedacdError
+from fedacd.errors import DataError, FedacdError, RecordError
 from fedacd.flower import wire
 from fedacd.flower.site import Order, Site, node_of
 
@@ -24,7 +24,7 @@ def hello(message: Message, context: Context) -> Message:
 
 
 def train(message: Message, context: Context) -> Message:
-    """Train a round. What cannot be done is said to the server in one line, and in this site's log."""
+    """Train a round. Why that cannot be done stands in this site's log; the server is told what it may know."""
     try:
         asked = message.content[wire.ORDER]
         order = Order(
@@ -39,14 +39,28 @@ def train(message: Message, context: Context) -> Message:
         site = Site(node_of(context.node_config), order)
         content = wire.send_reply(site.train(wire.read_shared(message.content, site.first.shared)))
         context.state["fedacd"] = ConfigRecord({"file": str(site.state_file)})
-    except FedacdError as error:
+    except Exception as error:  # Flower would send the text of any, in which the name of a file may stand
         content = _refusal(error)
     return Message(content, reply_to=message)
 
 
-def _refusal(error: FedacdError) -> RecordDict:
-    LOG.error("fedacd: %s", error)
-    return RecordDict({wire.REFUSAL: ConfigRecord({"why": str(error)})})
+def _refusal(error: Exception) -> RecordDict:
+    LOG.error("fedacd: %s", error, exc_info=None if isinstance(error, FedacdError) else error)
+    return RecordDict({wire.REFUSAL: ConfigRecord({"why": _told(error)})})
+
+
+def _told(error: Exception) -> str:
+    """What the server is told. Texts about data and files may hold names that are not the server's to know."""
+    match error:
+        case DataError():
+            what = "its data cannot be used"
+        case RecordError():
+            what = "what it keeps between rounds cannot be used"
+        case FedacdError():
+            return str(error)
+        case _:
+            what = f"it failed with {type(error).__name__}"
+    return f"{what}; the site's log says why"
 
 
 app = ClientApp()

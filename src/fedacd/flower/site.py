@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from fedacd import data, partition
 from fedacd.config import Config, Settings, setting
-from fedacd.data import Dataset
+from fedacd.data import NAMED, Dataset
+from fedacd.data.dataset import numbered
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, run_client
 from fedacd.engine.plan import Stream, generator, local_plan, torch_seed
-from fedacd.engine.setup import arithmetic, build_net
+from fedacd.engine.setup import arithmetic, build_net, device_of
 from fedacd.engine.trees import mapped
 from fedacd.errors import ConfigError, DataError, RecordError
 from fedacd.files import read_safetensors, write_safetensors, writing
@@ -41,8 +42,12 @@ class Node(Settings):
     data: str = setting("", "a known name, an .npz file or a folder of class folders")
     state: str | None = setting(None, "folder for what the site keeps between rounds")
     packages: str = setting("", "whose models and methods a run may name, such as 'ours, theirs'; fedacd's always")
-    device: str = setting("cpu", "cpu, cuda or cuda:N")
+    device: str = setting("cpu", "cpu, cuda, cuda:N, or auto, which is cuda where there is one")
     threads: int | None = setting(None, "CPU threads; torch's own choice", at_least=1)
+
+    @classmethod
+    def _key(cls, name: str) -> str:
+        return f"{cls.section} {name.replace('_', '-')}"
 
 
 class Order(NamedTuple):
@@ -72,6 +77,7 @@ class Site:
         self.node, self.order, self.config = node, order, order.config
         if order.client != node.partition_id:
             raise ConfigError(f"this site is client {node.partition_id}, not {order.client}.")
+        self.device = device_of(node.device, "node-config device")
         _require_known_code(node, self.config)
         self.dataset, self.members = _data(node, order)
         self.method: Method = find(self.config.method.name).build(self.config.method.options)
@@ -89,9 +95,8 @@ class Site:
         labels = self.dataset.y_train
         counts = torch.from_numpy(np.bincount(labels[self.members], minlength=self.order.num_classes))
         before = self._load(self.method.init_client(self.net, self.first.shared, counts))
-        device = torch.device(self.node.device)
         with arithmetic(self.config.run.precision, self.node.threads, self.config.run.deterministic):
-            outcome = run_client(self._job(shared, before, device))
+            outcome = run_client(self._job(shared, before, self.device))
         self._save(before, _on(outcome.client, torch.device("cpu")))
         return Reply(*(_on(part, torch.device("cpu")) for part in outcome.reply))
 
@@ -184,33 +189,28 @@ def _data(node: Node, order: Order) -> tuple[Dataset, NDArray[np.int64]]:
 
 
 def _renumbered(dataset: Dataset, node: Node, order: Order) -> Dataset:
-    """The data with the server's labels, by the names of the classes; as they are where one of the two has no names."""
+    """The data with the server's labels, by the names of the classes; labels without names are the server's already."""
     names, known = dataset.class_names, order.class_names
-    if names == known:
+    if names == known:  # in which one may be there twice
         return dataset
-    if not _is_numbers(known) and set(names) <= set(known):
+    if set(names) <= set(known):
         label = np.array([known.index(name) for name in names], np.int64)
         y_train, y_test = label[dataset.y_train], label[dataset.y_test]
         return dataclasses.replace(dataset, y_train=y_train, y_test=y_test, class_names=known)
-    if _is_numbers(names):
+    if names == numbered(len(names)):
         return dataset
-    if not _is_numbers(known):
+    if known != numbered(len(known)):
         unknown = [name for name in names if name not in known]
         raise DataError(
             f"node-config data = {node.data!r}: classes {', '.join(unknown)} are not known to the server, which has "
             f"{', '.join(known)}."
         )
-    if len(names) != order.num_classes:
-        raise DataError(
-            f"node-config data = {node.data!r}: {len(names)} classes with names; this run has {order.num_classes} "
-            "without. Give an .npz file without class_names that has the run's labels, or all class folders."
-        )
-    return dataset
-
-
-def _is_numbers(names: tuple[str, ...]) -> bool:
-    """Whether the names are those that classes without names have."""
-    return names == tuple(str(label) for label in range(len(names)))
+    if node.data in NAMED and node.data == order.config.data.name:
+        return dataset  # the server does not know the names, but whose labels they are
+    raise ConfigError(
+        "this site's classes have names and the server knows none: set flower.class_names there, or give an .npz file "
+        "without class_names here that has the run's labels."
+    )
 
 
 def _on(tree: Any, device: torch.device) -> Any:
