@@ -10,9 +10,9 @@ import fedacd
 SOURCE = Path(fedacd.__file__).parent
 
 # A module imports only from those on its left.
-ORDER = ["errors", "lookup", "toml", "config", "files", "data", "partition", "models", "methods", "metrics",
-         "environment", "records", "engine", "inference", "training", "api", "display", "cli_exits", "track", "bench",
-         "tables", "report", "flower", "cli_data", "cli"]  # fmt: skip
+ORDER = ["errors", "lookup", "toml", "settings", "config", "files", "data", "partition", "models", "methods", "metrics",
+         "environment", "checkpoint", "records", "engine", "inference", "training", "api", "display", "cli_exits", "track",
+         "bench", "tables", "report", "flower", "cli_data", "cli"]  # fmt: skip
 
 
 def imported(path: Path) -> set[str]:

@@ -18,6 +18,7 @@ import fedacd
 import fedacd.api
 from fedacd import records
 from fedacd.api import Result
+from fedacd.checkpoint import State
 from fedacd.config import Config
 from fedacd.data import Dataset
 from fedacd.engine.rounds import Simulation
@@ -215,7 +216,7 @@ def test_an_unfinished_run_may_end_sooner(
 ) -> None:
     out, save = tmp_path / "run", RunFolder.save_state
 
-    def dying(self: RunFolder, state: records.State, config: Config) -> None:
+    def dying(self: RunFolder, state: State, config: Config) -> None:
         save(self, state, config)
         if state.round == 2:
             raise Killed
@@ -387,7 +388,7 @@ def test_a_full_disk_ends_with_a_message_and_what_was_saved_is_intact(
 ) -> None:
     out, save, saves = tmp_path / "run", RunFolder.save_state, []
 
-    def full(self: RunFolder, state: records.State, config: Config) -> None:
+    def full(self: RunFolder, state: State, config: Config) -> None:
         """From the second checkpoint on, the disk takes no byte more; every later write then fails in the system."""
         saves.append(state.round)
         if len(saves) == 2:

@@ -24,7 +24,7 @@ from fedacd.api import OPTIONS, Result, train_all
 from fedacd.bench.command import bench
 from fedacd.cli_data import data_app
 from fedacd.cli_exits import interruptible, reporting
-from fedacd.config import Config, Settings, allowed, kinds_of
+from fedacd.config import Config
 from fedacd.display import ONE_OF_MANY, RoundsProgress, console, counted, print_metrics
 from fedacd.engine.setup import Setup, prepare
 from fedacd.environment import rank_and_size
@@ -35,6 +35,7 @@ from fedacd.methods import METHODS, find
 from fedacd.models import MODELS
 from fedacd.records import finished_rounds
 from fedacd.report.command import report
+from fedacd.settings import Settings, allowed, kinds_of
 from fedacd.tables.command import merge, summaries, table
 from fedacd.toml import parse_value, read_toml
 from fedacd.track import Tracker

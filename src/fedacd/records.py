@@ -23,17 +23,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedacd.checkpoint import State, load_state, save_state, saved_round
 from fedacd.config import Config
 from fedacd.environment import environment
 from fedacd.errors import RecordError
 from fedacd.files import (
-    read_about,
     read_json,
     read_safetensors,
     sync,
@@ -41,7 +41,7 @@ from fedacd.files import (
     write_safetensors,
     writing,
 )
-from fedacd.methods import Client, Server, Shared, Tensors
+from fedacd.methods import Shared, Tensors
 from fedacd.metrics import LATE, METRICS
 from fedacd.models.net import Net
 from fedacd.toml import read_toml
@@ -50,15 +50,6 @@ CONFIG, ENV, PARTITION, ROUNDS = "config.toml", "env.json", "partition.npz", "ro
 STATE, MODEL, MATRICES, LOCK = "state.safetensors", "model.safetensors", "matrices.safetensors", ".lock"
 CONSTANTS = "constants"
 """In a model's file, beside the parts of `Shared`: buffers and frozen parameters."""
-
-
-class State(NamedTuple):
-    """A checkpoint: all that a run needs to go on."""
-
-    round: int
-    """The last finished one."""
-    server: Server
-    clients: list[Client]
 
 
 class RunFolder:
@@ -157,13 +148,7 @@ class RunFolder:
         if rounds.exists():
             with writing(rounds):
                 sync(rounds)
-        about = {
-            "holds": "checkpoint",
-            "round": state.round,
-            "clients": len(state.clients),
-            "config": config.course(),
-        }
-        write_safetensors(self.path / STATE, _flatten(state), about)
+        save_state(self.path / STATE, state, config)
 
     def save_model(self, net: Net, shared: Shared, about: Mapping[str, Any]) -> None:
         parts = {**shared._asdict(), CONSTANTS: net.constants()}
@@ -242,27 +227,10 @@ def _require_same(path: Path, config: Config, partition: Sequence[NDArray[np.int
     return known
 
 
-def _flatten(state: State) -> Tensors:
-    server = state.server
-    flat = {f"params/{k}": v for k, v in server.shared.params.items()}
-    flat |= {f"extra/{k}": v for k, v in server.shared.extra.items()}
-    flat |= {f"hidden/{k}": v for k, v in server.hidden.items()}
-    for number, client in enumerate(state.clients):
-        flat[f"client/{number}/counts"] = client.counts
-        flat |= {f"client/{number}/private/{k}": v for k, v in client.private.items()}
-        flat |= {f"client/{number}/memo/{k}": v for k, v in client.memo.items()}
-    return flat
-
-
-def _below(flat: Tensors, prefix: str) -> Tensors:
-    return {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
-
-
 def saved_rounds(folder: Path) -> int | None:
     """The round of the checkpoint of a folder, from its metadata alone; None where there is none."""
-    path = folder / STATE
     try:
-        return read_about(path, "checkpoint")["round"] if path.exists() else None
+        return saved_round(folder / STATE)
     except OSError as error:
         raise RecordError(f"cannot read {folder}: {error.strerror}. Choose another run.out.") from None
 
@@ -288,23 +256,6 @@ def holds_model(folder: Path) -> bool:
     with contextlib.suppress(RecordError):
         return bool(read_safetensors(folder / MODEL, "model"))
     return False
-
-
-def load_state(path: Path, config: Config) -> State:
-    """Read the checkpoint of this very run."""
-    flat, about = read_safetensors(path, "checkpoint")
-    if about.get("config") not in (config.course(), config.digest()):  # the digest before there was a course
-        raise RecordError(f"{path} is the checkpoint of another config. Restore the right one, or remove it.")
-    server = Server(Shared(_below(flat, "params/"), _below(flat, "extra/")), _below(flat, "hidden/"))
-    clients = [
-        Client(
-            flat[f"client/{number}/counts"],
-            _below(flat, f"client/{number}/private/"),
-            _below(flat, f"client/{number}/memo/"),
-        )
-        for number in range(about["clients"])
-    ]
-    return State(about["round"], server, clients)
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import fedacd
+from fedacd.checkpoint import State
 from fedacd.errors import ConfigError
 from fedacd.flower.central import Central
 from fedacd.methods import METHODS, Reply
-from fedacd.records import State
 from tests.flower.federation import TINY
 from tests.flower.local import deployment, do_round, trained
 

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 
 import fedacd
+from fedacd.checkpoint import State
 from fedacd.data import Dataset
 from fedacd.engine.local import run_client
 from fedacd.engine.rounds import Simulation
 from fedacd.engine.setup import prepare
 from fedacd.methods import METHODS
-from fedacd.records import State, read_rounds
+from fedacd.records import read_rounds
 
 ALL = pytest.mark.parametrize("name", METHODS)
 SMALL: dict[str, Any] = {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedacd import metrics
+from fedacd.checkpoint import State
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, Outcome, TallyOf, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants, torch_seed
@@ -20,7 +21,6 @@ from fedacd.engine.underway import Fold, Later, Round, at_rest, bytes_of, stand_
 from fedacd.errors import RecordError, UpdateError
 from fedacd.methods import Client, Reply, Server, Shared, Tensors, Total
 from fedacd.partition import class_counts
-from fedacd.records import State
 
 MOST_UNREAD = 2
 """Rounds of a run whose numbers may be on their way to the host while the next one is trained."""

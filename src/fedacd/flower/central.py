@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from fedacd import metrics
+from fedacd.checkpoint import State
 from fedacd.engine.batches import Images
 from fedacd.engine.local import Job, run_client, tally_of
 from fedacd.engine.plan import Stream, generator, local_plan, participants
@@ -25,7 +26,6 @@ from fedacd.errors import ConfigError
 from fedacd.flower.privacy import Privacy
 from fedacd.flower.settings import Deployment
 from fedacd.methods import Reply, Server, Shared, Tensors, Total
-from fedacd.records import State
 
 BLIND = ("accuracy_client", "risk", "kl_local", "kl_test", "kl_test_99", "train_loss")
 """What only the sites could tell."""
