@@ -11,8 +11,8 @@ SOURCE = Path(fedacd.__file__).parent
 
 # A module imports only from those on its left.
 ORDER = ["errors", "lookup", "toml", "settings", "config", "files", "data", "partition", "models", "methods", "metrics",
-         "environment", "checkpoint", "records", "engine", "inference", "training", "api", "display", "cli_exits", "track",
-         "bench", "tables", "report", "flower", "cli_data", "cli"]  # fmt: skip
+         "environment", "checkpoint", "records", "engine", "inference", "training", "api", "display", "cli_exits",
+         "track", "bench", "tables", "report", "flower", "cli_data", "cli"]  # fmt: skip
 
 
 def imported(path: Path) -> set[str]:

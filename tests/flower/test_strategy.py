@@ -203,3 +203,18 @@ def test_what_privacy_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
     central = serve(grid, deployment(out, **{**settings, "train.rounds": 2, "flower.dp_noise": 1.0}))
     epsilons = [line["privacy"]["epsilon"] for line in read_rounds(out)]
     assert central.state.round == 2 and 0 < epsilons[0] < epsilons[1]
+
+
+def test_the_order_of_classes_stays_as_it_was(tmp_path: Path) -> None:
+    """Without it a restart would go on with the outputs of a class under another name."""
+    grid, out = Grid(tmp_path / "state", FOUR), tmp_path / "run"
+    blind = {"flower.evaluate": False, "flower.shape": "[1, 8, 8]", "data.mean": "[0.5]", "data.std": "[0.25]"}
+    settings = {**blind, "model.name": "small-cnn", "data.name": "ab", "partition.clients": 4}
+    ready = [
+        deployment(out, **settings, **{"train.rounds": rounds, "flower.class_names": names})
+        for rounds, names in ((1, "['a', 'b']"), (2, "['b', 'a']"))
+    ]
+    with pytest.raises(WorkerError):
+        serve(grid, ready[0])  # the sites have ten classes
+    with pytest.raises(RecordError, match="the classes are b, a, and this run was begun with a, b: "):
+        serve(grid, ready[1])

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedacd.errors import FedacdError, WorkerError
-from fedacd.files import write_atomically
+from fedacd.errors import FedacdError, RecordError, WorkerError
+from fedacd.files import read_json, write_atomically
 from fedacd.flower.central import Central
 from fedacd.flower.privacy import require_same_terms
 from fedacd.flower.settings import Deployment, deployment_of
@@ -48,8 +49,10 @@ def serve(grid: Grid, deployment: Deployment) -> Central:
     central = Central(deployment)  # a mistake in the settings is found before anything is written
     with RunFolder(Path(str(config.run.out)).expanduser()) as folder:
         require_same_terms(central.privacy, read_rounds(folder.path))
+        _require_same_classes(folder.path / DEPLOYMENT, deployment.dataset.class_names)
         folder.start(config, [])
         about = {key: value for key, value in vars(deployment.flower).items() if value is not None}
+        about["class_names"] = list(deployment.dataset.class_names)
         write_atomically(folder.path / DEPLOYMENT, (json.dumps(about, indent=2) + "\n").encode())
         if state := folder.resume(config, LOG.warning):
             central.restore(state, read_rounds(folder.path))
@@ -69,6 +72,16 @@ def serve(grid: Grid, deployment: Deployment) -> Central:
                 )
             folder.save_model(deployment.net, central.state.server.shared, _about(deployment))
     return central
+
+
+def _require_same_classes(path: Path, names: Sequence[str]) -> None:
+    """What the model's outputs mean stays as it was; files of before have no names."""
+    there = read_json(path).get("class_names") if path.exists() else None
+    if there is not None and there != list(names):
+        raise RecordError(
+            f"the classes are {', '.join(names)}, and this run was begun with {', '.join(there)}: flower.class_names or "
+            "the server's data have changed. Choose another run.out."
+        )
 
 
 def _about(deployment: Deployment) -> dict[str, Any]:
