@@ -79,8 +79,8 @@ def _require_same_classes(path: Path, names: Sequence[str]) -> None:
     there = read_json(path).get("class_names") if path.exists() else None
     if there is not None and there != list(names):
         raise RecordError(
-            f"the classes are {', '.join(names)}, and this run was begun with {', '.join(there)}: flower.class_names or "
-            "the server's data have changed. Choose another run.out."
+            f"the classes are {', '.join(names)}, and this run was begun with {', '.join(there)}: flower.class_names "
+            "or the server's data have changed. Choose another run.out."
         )
 
 
