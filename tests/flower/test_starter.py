@@ -116,6 +116,37 @@ def test_keys_are_the_owner_s_alone_and_the_certificate_names_the_hosts(project:
     subprocess.run(["openssl", "verify", "-CAfile", keys / "ca.crt", keys / "server.pem"], check=True)
 
 
+def test_making_keys_again_leaves_what_is_there(project: Path) -> None:
+    def make(*arguments: str, status: int = 0) -> tuple[set[str], str]:
+        """Which files are new or have changed, and what was said."""
+        before = {path.name: path.read_bytes() for path in keys.glob("*")}
+        done = subprocess.run(["./make-keys.sh", *arguments], cwd=project, check=False, capture_output=True, text=True)
+        assert done.returncode == status
+        changed = {path.name for path in keys.glob("*") if path.read_bytes() != before.get(path.name)}
+        return changed - {"ca.srl"}, done.stdout + done.stderr
+
+    def hosts() -> str:
+        command = ["openssl", "x509", "-in", str(keys / "server.pem"), "-noout", "-ext", "subjectAltName"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    keys = project / "keys"
+    changed, said = make("federation.example.org", status=2)
+    assert not changed and "'federation.example.org' is no number of sites" in said
+    make("0", "federation.example.org", "10.1.2.3")
+    names = hosts()
+    assert make("1")[0] == {"site-0", "site-0.pub"}
+    assert make("--renew")[0] == {"server.pem"} and hosts() == names
+    (keys / "ca.key").rename(project / "ca.key")
+    assert make("2")[0] == {"site-1", "site-1.pub"}
+    for arguments in (["--renew"], ["0", "other.example.org"]):
+        changed, said = make(*arguments, status=1)
+        assert not changed and "keys/ca.key is not: bring it back" in said
+    (project / "ca.key").rename(keys / "ca.key")
+    assert make("0", "other.example.org")[0] == {"server.pem"}
+    assert "other.example.org" in hosts() and "federation.example.org" not in hosts()
+    subprocess.run(["openssl", "verify", "-CAfile", keys / "ca.crt", keys / "server.pem"], check=True)
+
+
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(ConfigError, match="not empty"):
