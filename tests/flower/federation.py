@@ -36,12 +36,14 @@ TINY: Mapping[str, Any] = {
 class Federation:
     """A SuperLink and sites, each a group of processes that can be killed, paused and started again."""
 
-    def __init__(self, folder: Path, num_sites: int) -> None:
+    def __init__(self, folder: Path, num_sites: int, *, gate: bool = False) -> None:
+        """With a gate the sites come through nginx, as in earnest."""
         self.folder, self.num_sites, self.project = folder, num_sites, folder / "project"
         self.data = folder / "digits.npz"
         self.groups: dict[str, subprocess.Popen[bytes]] = {}
         self.runs: list[str] = []
-        self._port, self._site_port = _free_ports(2, num_sites)
+        self._port, self.gate_port, self._site_port = free_ports(1, 1, num_sites)
+        self._gate = gate
 
     def __enter__(self) -> Self:
         init(self.folder / "as-written")
@@ -50,8 +52,10 @@ class Federation:
         arrays = {name: getattr(digits, name) for name in ("x_train", "y_train", "x_test", "y_test")}
         np.savez(self.data, **arrays)
         subprocess.run(["./make-keys.sh", str(self.num_sites + 1)], cwd=self.project, check=True, capture_output=True)
-        self.start_server()
         try:
+            self.start_server()
+            if self._gate:
+                self._start("gate", gate_command(self.project, self.gate_port, self._port))
             for site in range(self.num_sites):
                 self.register(site)
                 self.start_site(site)
@@ -68,7 +72,7 @@ class Federation:
 
     def start_server(self) -> None:
         self._start("superlink", ["./superlink.sh"])
-        _until(lambda: _answers(self._port), 60, "the SuperLink does not listen")
+        until(lambda: answers(self._port), 60, "the SuperLink does not listen")
 
     def register(self, site: int) -> None:
         self.flwr("supernode", "register", f"keys/site-{site}.pub", "federation")
@@ -109,18 +113,21 @@ class Federation:
         return env | {
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
-            "SUPERLINK": f"127.0.0.1:{self._port}",
+            "SUPERLINK_PORT": str(self._port),
+            "SUPERLINK": f"127.0.0.1:{self.gate_port if self._gate else self._port}",
             "SITE_PORT": str(self._site_port),
         }
 
     # Runs.
 
     def flwr(self, *arguments: str) -> str:
-        done = subprocess.run(
-            ["./flwr.sh", *arguments], cwd=self.project, env=self._env(), capture_output=True, text=True, check=False
-        )
+        done = self.try_flwr(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def try_flwr(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command, env = ["./flwr.sh", *arguments], self._env() | environment
+        return subprocess.run(command, cwd=self.project, env=env, capture_output=True, text=True, check=False)
 
     def submit(self, name: str, settings: Mapping[str, Any]) -> Path:
         """Start a run; its folder."""
@@ -146,10 +153,10 @@ class Federation:
         return out
 
     def wait(self, out: Path, seconds: float = 200) -> None:
-        _until((out / MODEL).exists, seconds, f"{out} has no model yet", self.logs)
+        until((out / MODEL).exists, seconds, f"{out} has no model yet", self.logs)
 
     def wait_for_round(self, out: Path, number: int, seconds: float = 120) -> None:
-        _until(lambda: len(read_rounds(out)) >= number, seconds, f"{out} is not at round {number}", self.logs)
+        until(lambda: len(read_rounds(out)) >= number, seconds, f"{out} is not at round {number}", self.logs)
 
     def logs(self) -> str:
         """Of every process; a ServerApp's is kept by the SuperLink."""
@@ -158,29 +165,44 @@ class Federation:
         return "\n".join(f"== {name}\n{text[-3000:]}" for name, text in said.items())
 
 
+def gate_command(project: Path, port: int, behind: int) -> list[str]:
+    """The command of an nginx that is the project's gate on 127.0.0.1:port, before the SuperLink's port."""
+    text = (project / "gate.conf").read_text().replace("/opt/fedacd/", f"{project}/")
+    text = text.replace("listen 8443 ssl", f"listen 127.0.0.1:{port} ssl").replace(":8000/", f":{behind}/")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {project}/nginx/{kind};\n" for kind in kinds)
+    conf = project / "nginx" / "nginx.conf"
+    conf.parent.mkdir(exist_ok=True)
+    who = "user root;" if os.getuid() == 0 else ""  # its workers would be somebody who cannot write in a test's folder
+    conf.write_text(
+        f"{who} daemon off; pid nginx.pid; events {{}}\nhttp {{\naccess_log access.log;\n{folders}{text}}}\n"
+    )
+    return ["nginx", "-p", str(conf.parent), "-e", "stderr", "-c", str(conf)]
+
+
 def _toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _until(true: Callable[[], bool], seconds: float, otherwise: str, more: Callable[[], str] = lambda: "") -> None:
+def until(true: Callable[[], bool], seconds: float, otherwise: str, more: Callable[[], str] = lambda: "") -> None:
     limit = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < limit, f"{otherwise} after {seconds} seconds\n{more()}"
         time.sleep(0.2)
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
 
 
-def _free_ports(*sizes: int) -> list[int]:
+def free_ports(*sizes: int) -> list[int]:
     """The first of as many consecutive free ports as each size asks for."""
     found: list[int] = []
     port = 20_000 + os.getpid() % 20_000
     for size in sizes:
-        while any(_answers(port + offset) for offset in range(size)):
+        while any(answers(port + offset) for offset in range(size)):
             port += size
         found.append(port)
         port += size

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The flwr command for this federation, wherever its folder lies: ./flwr.sh run . federation --stream
+# The flwr command for this federation, on the SuperLink's machine: ./flwr.sh run . federation --stream
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./federation.env
+needs flwr
 export FLWR_HOME="$PWD/flwr-home"
 mkdir -p "$FLWR_HOME"
 cat > "$FLWR_HOME/config.toml.$$" <<END
@@ -11,7 +12,7 @@ cat > "$FLWR_HOME/config.toml.$$" <<END
 default = "federation"
 
 [superlink.federation]
-address = "$SUPERLINK"
+address = "127.0.0.1:$SUPERLINK_PORT"
 root-certificates = "$PWD/keys/ca.crt"
 END
 mv "$FLWR_HOME/config.toml.$$" "$FLWR_HOME/config.toml"
