@@ -178,3 +178,7 @@ def test_mlflow_has_every_round_once() -> None:
     assert accuracies == pytest.approx([record["accuracy"] for record in rounds])
     client_ = f"weights/client_{rounds[0]['participants'][0]:03}"
     assert client.get_metric_history(found.info.run_id, client_)
+    with Tracker("mlflow") as tracker:  # more rounds are the same run
+        train_all([setup(4)], tracker.on_round)
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert [metric.step for metric in client.get_metric_history(found.info.run_id, "round")] == [1, 2, 3, 4]

@@ -1,8 +1,10 @@
 """What a program calls: `run` trains and returns a `Result`; `Result.load` reads a run folder again."""
 
 import contextlib
+import copy
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,9 @@ from fedacd.methods import Method, Shared
 from fedacd.models import Factory
 from fedacd.records import MODEL, read_config, read_rounds, summary
 from fedacd.training import Finished, train_group
+
+_TRAINING = threading.RLock()
+"""Held while this process trains; the thread that has it may begin a run inside another's `on_round`."""
 
 OPTIONS: Mapping[str, str] = {
     "dataset": "data.name",
@@ -143,7 +148,7 @@ def run(
 
     def each_round(record: dict[str, Any]) -> None:
         for call in calls:
-            call(record)
+            call(copy.deepcopy(record))  # theirs to change
 
     return train(setup, each_round)
 
@@ -180,6 +185,17 @@ def train_all(
 ) -> list[Result | Exception]:
     """Train prepared runs, together where they can share a program. A run that fails does not stop the others: what
     it failed of takes the place of its result. `say` is told what happens beside the rounds, such as compiling."""
+    if not _TRAINING.acquire(blocking=False):
+        raise ConfigError("another thread of this process trains: threads share torch's random numbers. Use processes.")
+    try:
+        return _train_all(setups, on_round, say)
+    finally:
+        _TRAINING.release()
+
+
+def _train_all(
+    setups: Sequence[Setup], on_round: Callable[[Setup, dict[str, Any]], None] | None, say: Say
+) -> list[Result | Exception]:
     results: dict[int, Finished | Exception] = {}
     with joined(setups[0].device) as world:
         for group in groups(setups):

@@ -64,7 +64,9 @@ class Train(Settings):
     lr_decay: float = setting(0.99, "factor on the learning rate after each round", above=0, at_most=1)
     momentum: float = setting(0.9, "momentum of local SGD, started afresh every round", at_least=0, below=1)
     weight_decay: float | None = setting(None, "L2 penalty, added after clipping; the data set's own", at_least=0)
-    clip: float = setting(10.0, "largest norm of a gradient; 0: no limit", at_least=0)
+    clip: float = setting(
+        10.0, "largest norm of a gradient, of shared and of private weights apart; 0: no limit", at_least=0
+    )
     mixup: bool | None = setting(None, "input mixup; the method's own (on for FedACD)")
     mixup_alpha: float = setting(0.5, "mixing weight ~ Beta(alpha, alpha), one draw a batch", above=0)
     mixup_partners: str = setting(

@@ -198,7 +198,7 @@ class MLflow:
         self._client: Any = MlflowClient()
         experiment = self._client.get_experiment_by_name(EXPERIMENT)
         number = experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT)
-        text = f"{setup.out.resolve()} {setup.config.digest()}"
+        text = f"{setup.out.resolve()} {setup.config.course()}"
         tag = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         found = self._client.search_runs([number], f"tags.`fedacd.run` = '{tag}'", max_results=1)
         if found:

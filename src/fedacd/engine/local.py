@@ -12,7 +12,8 @@ from torch import Tensor
 from fedacd.config import Train
 from fedacd.engine.batches import Batch, Images, draws_of, mixed, steps_of
 from fedacd.engine.plan import LocalPlan
-from fedacd.engine.trees import mapped
+from fedacd.engine.trees import mapped, outline
+from fedacd.errors import UpdateError
 from fedacd.methods import Client, Did, Method, Reply, Shared, Tensors, Trained
 from fedacd.methods.common import cross_entropy, is_class
 from fedacd.metrics import tally
@@ -235,6 +236,7 @@ def here(job: Job) -> Job:
 def run_client(job: Job) -> Outcome:
     """A client's whole round. Only its steps run in training mode."""
     job = here(job)
+    versions = _versions(job)
     with torch.random.fork_rng([job.members.device] if job.members.is_cuda else []):
         torch.manual_seed(job.seed)
         moving, fixed = begin(job)
@@ -246,7 +248,31 @@ def run_client(job: Job) -> Outcome:
                 job.net.train(True)
             moving = step(job.net, job.method, moving, fixed, parts)
         job.net.train(False)
-        return finish(job, moving, fixed)
+        outcome = finish(job, moving, fixed)
+    require_outline(outline(job.client), outcome.client, job)
+    if written := [name for name, version in _versions(job).items() if version != versions[name]]:
+        what = f"{type(job.method).__name__}: {written[0]}"
+        raise UpdateError(
+            f"{what} was written to in place, which changes it for other clients, too. Make a new tensor."
+        )
+    return outcome
+
+
+def _versions(job: Job) -> dict[str, int]:
+    """How often each tensor that a method is given has been written to."""
+    parts = {f"shared.{part}": group for part, group in job.shared._asdict().items()}
+    parts |= {"client.private": job.client.private, "client.memo": job.client.memo}
+    named = {f"{part}['{name}']": tensor for part, group in parts.items() for name, tensor in group.items()}
+    return {name: tensor._version for name, tensor in ({"client.counts": job.client.counts} | named).items()}
+
+
+def require_outline(expected: Any, found: Any, job: Job) -> None:
+    """What a client keeps is of one kind from `init_client` on, so that a run can go on from any round."""
+    if outline(found) != expected:
+        raise UpdateError(
+            f"{type(job.method).__name__}: a client's state has changed its names, types or shapes. What it keeps is "
+            "given by init_client, zeros perhaps."
+        )
 
 
 def begin(job: Job, clean: CleanPass = clean_pass) -> tuple[Moving, Fixed]:

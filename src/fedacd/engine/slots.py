@@ -34,6 +34,7 @@ from fedacd.engine.local import (
     gradient_under_vmap,
     here,
     hyper_parameters,
+    require_outline,
     scalar,
     step,
     survey,
@@ -112,11 +113,6 @@ def _slot_of(job: Job, values: Tensors | None = None, clean: CleanPass = clean_p
     return Slot(moving, position, fixed, steps, values or {}, draws_of(job.plan, job.members))
 
 
-def _require_outline(expected: Any, found: Any, job: Job) -> None:
-    if outline(found) != expected:
-        raise UpdateError(f"{type(job.method).__name__}: a client's state has changed its names, types or shapes.")
-
-
 def _stacked(slots: Sequence[Slot], S: int) -> Slot:
     """Slots side by side, with room for S steps in each."""
     draws = Draws(*(_room(field, S) for field in zip(*(slot.draws for slot in slots), strict=True)))
@@ -179,7 +175,7 @@ class Slots:
         assert self._stack
         k = self._jobs.index(None)
         slot = self._slot_of(job)
-        _require_outline(self._outline, slot[:-1], job)
+        require_outline(self._outline, slot[:-1], job)
         copy_all(self._places[k], leaves(slot[:-1]))
         for held, values in zip(self._stack.draws, slot.draws, strict=True):
             held[k, : len(values)] = values  # what lies behind them is not looked at
@@ -247,7 +243,7 @@ class Slots:
         assert self._stack
         moving = self._copy(k)
         client, _ = survey(job, moving.now, moving.client, "epoch", self._clean)
-        _require_outline(outline(moving.client), client, job)
+        require_outline(outline(moving.client), client, job)
         copy_all([stacked[k] for stacked in leaves(self._stack.moving.client)], leaves(client))
 
     def drop(self, is_dropped: Callable[[Any], bool]) -> None:
