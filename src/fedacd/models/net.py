@@ -17,7 +17,7 @@ B batch, C classes, D features.
 
 import copy
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -97,6 +97,8 @@ class Net:
         other = copy.copy(self)
         gpu = torch.device(device).type == "cuda"
         other._body = fused(self._body, self._example, flatten=gpu).to(device)
+        if torch.device(device).type == "cpu":
+            _guard_group_norms(other._body)
         other._bf16 = bf16
         other.fused = gpu and any(isinstance(layer, ConvReluPool) for layer in other._body.modules())
         return other
@@ -266,6 +268,30 @@ def _without(module: nn.Module, head: str) -> nn.Module:
     parent, _, leaf = head.rpartition(".")
     setattr(module.get_submodule(parent), leaf, nn.Identity())
     return module
+
+
+def _guard_group_norms(module: nn.Module) -> None:
+    """Torch 2.13 on a CPU ends the process in the backward of a GroupNorm whose input is channels-last, as images are,
+    and needs no gradient: that of the first layer, or one behind frozen layers."""
+    for layer in module.modules():
+        if isinstance(layer, nn.GroupNorm):
+            layer.register_forward_pre_hook(_constants_laid_out, with_kwargs=True)
+
+
+def _constants_laid_out(
+    norm: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    if not torch.is_grad_enabled() or not any(p.requires_grad for p in norm.parameters()):
+        return None
+    return tuple(map(_laid_out, args)), {name: _laid_out(value) for name, value in named.items()}
+
+
+def _laid_out(value: Any) -> Any:
+    """In rows, if it is a tensor that needs no gradient."""
+    if not isinstance(value, Tensor) or value.requires_grad:
+        return value
+    # What has one channel counts as contiguous however it lies, and `contiguous` would leave it so.
+    return value.clone(memory_format=torch.contiguous_format)
 
 
 def _reason(error: Exception) -> str:
