@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fedacd.models
 from fedacd.errors import ModelError
-from fedacd.models import MODELS, Net, build, fingerprint, label
+from fedacd.models import MODELS, Net, build, fingerprint, label, wrap
 
 SHAPE = (3, 16, 20)
 C = 5
@@ -177,3 +177,23 @@ def test_all_is_complete() -> None:
         if not name.startswith("_") and getattr(value, "__module__", "").startswith("fedacd.models")
     }
     assert public | {"Factory", "MODELS"} == set(fedacd.models.__all__)
+
+
+class Ending(nn.Module):
+    """A layer, and what comes after it."""
+
+    def __init__(self, end: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), end)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits
+
+
+def test_a_model_that_ends_in_softmax_is_refused() -> None:
+    """Softmax of softmax trains without a word, and badly. Log probabilities are logits."""
+    with pytest.raises(ModelError, match="model 'Ending' gives probabilities, and every loss here wants logits"):
+        wrap(Ending(nn.Softmax(-1)), (1, 8, 8), 3)
+    for end in (nn.LogSoftmax(-1), nn.Sigmoid(), nn.Identity()):
+        wrap(Ending(end), (1, 8, 8), 3)

@@ -181,6 +181,10 @@ def _probe_batch(module: nn.Module, x: Tensor, num_classes: int, name: str) -> N
         )
     if not bool(logits.isfinite().all()):
         raise ModelError(f"model '{name}' gives logits that are not finite on images of {image}.")
+    if bool((logits >= 0).all()) and torch.allclose(logits.sum(-1), torch.ones(len(x))):
+        raise ModelError(
+            f"model '{name}' gives probabilities, and every loss here wants logits: leave its softmax out."
+        )
 
 
 def _refuse_running_statistics(module: nn.Module, name: str) -> None:
