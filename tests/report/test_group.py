@@ -77,7 +77,7 @@ def test_an_unusual_setting_is_called_the_same_everywhere(tmp_path: Path) -> Non
 def test_versions_of_a_method_of_ones_own_are_told_apart(tmp_path: Path) -> None:
     make_run(tmp_path / "a", method="mine:M", method__fingerprint="0123456789abcdef")
     make_run(tmp_path / "b", method="mine:M", method__fingerprint="fedcba9876543210")
-    assert sorted(grouped(tmp_path).methods) == ["mine:M (source 012345)", "mine:M (source fedcba)"]
+    assert sorted(grouped(tmp_path).methods) == ["M (source 012345)", "M (source fedcba)"]
 
 
 def test_what_a_data_set_has_of_its_own_is_not_said(tmp_path: Path) -> None:
@@ -120,10 +120,18 @@ def test_a_data_set_in_a_file_goes_by_the_files_name(tmp_path: Path) -> None:
     assert grouped(tmp_path).problems[0].dataset == "birds.npz"
 
 
-def test_a_method_of_ones_own_keeps_its_name(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", method="mine:Better")
-    make_run(tmp_path / "b", method="fedavg")
-    assert grouped(tmp_path).methods == ["FedAvg", "mine:Better"]
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["mine:Better"], ["Better"]),
+        (["mine:FedProx", "mine:Better"], ["Better", "mine:FedProx"]),  # FedProx is the package's own
+        (["mine:Better", "theirs:Better"], ["mine:Better", "theirs:Better"]),
+    ],
+)
+def test_a_method_of_ones_own_goes_by_its_class_alone(names: list[str], shown: list[str], tmp_path: Path) -> None:
+    for name in (*names, "fedavg"):
+        make_run(tmp_path / name, method=name)
+    assert grouped(tmp_path).methods == ["FedAvg", *shown]
 
 
 @pytest.mark.parametrize("kinds", [["runs"], ["summaries"], ["runs", "summaries"]], ids=str)

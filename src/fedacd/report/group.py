@@ -178,8 +178,11 @@ def _names_of_methods(
 
 
 def _titles(names: Iterable[str]) -> dict[str, str]:
-    """What methods are called."""
-    return {name: METHODS[name].title if name in METHODS else name for name in names}
+    """What methods are called: one's own by its class alone, unless something else is called so."""
+    titles = {name: METHODS[name].title if name in METHODS else name.rpartition(":")[2] for name in names}
+    registered = {name: kind.title for name, kind in METHODS.items()}
+    number = Counter(title.casefold() for title in (registered | titles).values())
+    return {name: title if title and number[title.casefold()] == 1 else name for name, title in titles.items()}
 
 
 def _defaults(method: str) -> Settings:
