@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from fedacd.config import Config
 from fedacd.files import write_safetensors
-from fedacd.records import CONFIG, ENV, MATRICES, ROUNDS
+from fedacd.records import CONFIG, ENV, MATRICES, PARTITION, ROUNDS
 from fedacd.tables.summaries import write_summaries
 
 
@@ -32,7 +33,8 @@ def make_run(
     """A run whose accuracy rises to about `level`, of `done` out of `rounds` rounds."""
     rng = np.random.default_rng(seed)  # all methods have the same clients at a seed, as in true runs
     values = {"data.name": "digits", "method.name": method, "run.seed": seed, "train.rounds": rounds}
-    values |= {"partition.clients": clients, "train.mixup": method == "fedacd", "data.fingerprint": "f00d"}
+    values |= {"partition.clients": clients, "train.mixup": method == "fedacd"}
+    values["data.fingerprint"] = f"{zlib.crc32(settings.get('data__name', 'digits').encode()):08x}"
     folder.mkdir(parents=True, exist_ok=True)
     config = Config.build(values | {key.replace("__", "."): value for key, value in settings.items()})
     (folder / CONFIG).write_text(config.to_toml())
@@ -82,9 +84,21 @@ def make_many(root: Path, *, seeds: int = 3, **options: Any) -> Path:
 
 def make_summary(folder: Path, **options: Any) -> Path:
     """The summary of such a run, whose folder is gone."""
-    ((path,), _) = write_summaries([make_run(folder, **options)], folder.parent)
+    return summed_up(make_run(folder, **options))
+
+
+def summed_up(folder: Path) -> Path:
+    """The summary of a run, whose folder is gone then."""
+    ((path,), _) = write_summaries([folder], folder.parent)
     shutil.rmtree(folder)
     return path
+
+
+def make_custom(folder: Path, *lists: list[int], **options: Any) -> Path:
+    """A run whose clients hold these samples."""
+    make_run(folder, partition__scheme="custom", **options)
+    np.savez(folder / PARTITION, **{f"client_{i}": np.array(own) for i, own in enumerate(lists)})  # type: ignore[arg-type]
+    return folder
 
 
 def ramp(record: dict[str, Any]) -> dict[str, Any]:

@@ -3,16 +3,15 @@
 import functools
 from pathlib import Path
 
-import numpy as np
+import pytest
 
-from fedacd.records import PARTITION
 from fedacd.report.group import Grouped, group
 from fedacd.report.read import read_runs
-from tests.report.made import make_many, make_run
+from tests.report.made import make_custom, make_many, make_run, summed_up
 
 
 def grouped(root: Path) -> Grouped:
-    return group(read_runs([root])[0])
+    return group(*read_runs([root]))
 
 
 def test_seeds_are_repetitions(tmp_path: Path) -> None:
@@ -78,7 +77,7 @@ def test_an_unusual_setting_is_called_the_same_everywhere(tmp_path: Path) -> Non
 def test_versions_of_a_method_of_ones_own_are_told_apart(tmp_path: Path) -> None:
     make_run(tmp_path / "a", method="mine:M", method__fingerprint="0123456789abcdef")
     make_run(tmp_path / "b", method="mine:M", method__fingerprint="fedcba9876543210")
-    assert sorted(grouped(tmp_path).methods) == ["mine:M (source 012345)", "mine:M (source fedcba)"]
+    assert sorted(grouped(tmp_path).methods) == ["M (source 012345)", "M (source fedcba)"]
 
 
 def test_what_a_data_set_has_of_its_own_is_not_said(tmp_path: Path) -> None:
@@ -109,8 +108,7 @@ def test_normalisations_are_told_apart_where_they_differ(tmp_path: Path) -> None
 
 def test_methods_do_not_compete_across_custom_partitions(tmp_path: Path) -> None:
     for method, first in (("fedavg", [0, 1]), ("fedprox", [0, 1]), ("fedlc", [0])):
-        folder = make_run(tmp_path / method, method=method, partition__scheme="custom")
-        np.savez(folder / PARTITION, client_0=np.array(first), client_1=np.array([2]))
+        make_custom(tmp_path / method, first, [2], method=method)
     found = grouped(tmp_path)
     assert [problem.title[:21] for problem in found.problems] == ["digits, custom, lists"] * 2
     together = [[found.methods[g.method] for g in found.groups if g.problem == number] for number in (0, 1)]
@@ -122,7 +120,82 @@ def test_a_data_set_in_a_file_goes_by_the_files_name(tmp_path: Path) -> None:
     assert grouped(tmp_path).problems[0].dataset == "birds.npz"
 
 
-def test_a_method_of_ones_own_keeps_its_name(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", method="mine:Better")
-    make_run(tmp_path / "b", method="fedavg")
-    assert grouped(tmp_path).methods == ["FedAvg", "mine:Better"]
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["mine:Better"], ["Better"]),
+        (["mine:FedProx", "mine:Better"], ["Better", "mine:FedProx"]),  # FedProx is the package's own
+        (["mine:Better", "theirs:Better"], ["mine:Better", "theirs:Better"]),
+    ],
+)
+def test_a_method_of_ones_own_goes_by_its_class_alone(names: list[str], shown: list[str], tmp_path: Path) -> None:
+    for name in (*names, "fedavg"):
+        make_run(tmp_path / name, method=name)
+    assert grouped(tmp_path).methods == ["FedAvg", *shown]
+
+
+@pytest.mark.parametrize("kinds", [["runs"], ["summaries"], ["runs", "summaries"]], ids=str)
+def test_lists_drawn_for_each_seed_are_repetitions(kinds: list[str], tmp_path: Path) -> None:
+    for seed in range(3):
+        for method in ("fedacd", "fedavg"):
+            for kind in kinds:
+                folder = tmp_path / kind / f"{method}{seed}"
+                make_custom(folder, [seed], [3, 4], seed=seed, method=method)
+                if kind == "summaries":
+                    summed_up(folder)
+    found = group(*read_runs([tmp_path / kind for kind in kinds]))
+    assert [problem.title for problem in found.problems] == ["digits, custom"]
+    assert [[run.seed for run in group.runs] for group in found.groups] == [[0, 1, 2]] * 2
+
+
+def test_lists_that_differ_at_one_seed_are_problems(tmp_path: Path) -> None:
+    for name, lists in (("a", [0, 1]), ("b", [0])):
+        for seed in (0, 1):
+            make_custom(tmp_path / f"{name}{seed}", lists, [2], seed=seed)
+    found = grouped(tmp_path)
+    assert len({problem.rest for problem in found.problems}) == 2
+    assert [[run.seed for run in group.runs] for group in found.groups] == [[0, 1]] * 2
+
+
+def test_data_at_two_places_are_one_problem(tmp_path: Path) -> None:
+    for number, path in enumerate(("mine.npz", "/home/me/mine.npz", "copy.npz")):
+        make_run(tmp_path / f"{number}", seed=number, data__name=path, data__fingerprint="f00d")
+    found = grouped(tmp_path)
+    assert [problem.title for problem in found.problems] == ["mine.npz, beta 0.1"]
+    assert [len(group.runs) for group in found.groups] == [3]
+
+
+def test_variants_are_told_apart_wherever_their_data_lie(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", data__name="mine.npz", data__fingerprint="f00d")
+    make_run(tmp_path / "b", data__name="/x/mine.npz", data__fingerprint="f00d", train__lr=0.2)
+    assert grouped(tmp_path).methods == ["FedACD", "FedACD (lr 0.2)"]
+
+
+def test_files_of_one_name_are_told_apart_where_nothing_is_known_of_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path / name, data__name=f"/{name}/mine.npz", data__fingerprint=None)
+    assert [problem.dataset for problem in grouped(tmp_path).problems] == ["/a/mine.npz", "/b/mine.npz"]
+
+
+def test_numbers_that_differ_late_are_told_apart(tmp_path: Path) -> None:
+    for value in (0.9999999, 0.99999999):
+        make_run(tmp_path / f"tau{value}", method__tau=value)
+        make_run(tmp_path / f"beta{value}", partition__beta=value)
+    make_run(tmp_path / "a", method="fedavg", train__lr=0.3)
+    make_run(tmp_path / "b", method="fedavg", train__lr=0.1 * 3)
+    found = grouped(tmp_path)
+    assert found.methods == [
+        "FedACD", "FedACD (tau 0.9999999)", "FedACD (tau 0.99999999)",
+        "FedAvg (lr 0.3)", "FedAvg (lr 0.30000000000000004)",
+    ]  # fmt: skip
+    assert [problem.skew for problem in found.problems] == ["beta 0.1", "beta 0.9999999", "beta 0.99999999"]
+    assert all(len(group.runs) == 1 for group in found.groups)
+
+
+def test_a_seed_counts_once_also_where_nothing_that_is_shown_tells_runs_apart(tmp_path: Path) -> None:
+    for name, mark in (("a", "0123456789abcdef"), ("b", "0123450000000000")):
+        make_run(tmp_path / name, method="mine:M", method__fingerprint=mark, done=5 if name == "a" else 12)
+    runs, notes = read_runs([tmp_path])
+    ((run,),) = (group.runs for group in group(runs, notes).groups)
+    assert run.name == "b"
+    assert notes[0].startswith(f"{tmp_path / 'a'} is left out: {tmp_path / 'b'} is of the same seed, and no setting")

@@ -1,16 +1,16 @@
 """Run folders in every state: whole, cut, foreign, twice."""
 
+import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedacd.errors import RecordError
 from fedacd.records import CONFIG, MATRICES, PARTITION, ROUNDS
 from fedacd.report import write
 from fedacd.report.read import read_runs
-from tests.report.made import make_run
+from tests.report.made import flat, make_custom, make_run, summed_up
 
 
 def test_runs_are_found_below_a_folder_and_by_name(tmp_path: Path) -> None:
@@ -139,13 +139,9 @@ def test_of_other_normalisation_is_another_run(tmp_path: Path) -> None:
     assert len(notes) == 1
 
 
-def deal(folder: Path, *lists: list[int]) -> None:
-    np.savez(folder / PARTITION, **{f"client_{i}": np.array(own) for i, own in enumerate(lists)})  # type: ignore[arg-type]
-
-
 def test_of_another_custom_partition_is_another_run(tmp_path: Path) -> None:
     for name, lists in (("a", ([0, 1], [2])), ("b", ([0], [1, 2])), ("c", ([0, 1], [2]))):
-        deal(make_run(tmp_path / name, partition__scheme="custom"), *lists)
+        make_custom(tmp_path / name, *lists)
     runs, notes = read_runs([tmp_path])
     assert [run.name for run in runs] == ["a", "b"]
     assert len(notes) == 1
@@ -167,3 +163,44 @@ def test_a_setting_that_the_scheme_does_not_use_makes_no_other_run(scheme: str, 
     runs, notes = read_runs([tmp_path])
     assert len(runs) == 1
     assert "holds the same run" in notes[0]
+
+
+def test_where_the_data_lie_makes_no_other_run(tmp_path: Path) -> None:
+    for folder, path in (("a", "mine.npz"), ("b", "/home/me/mine.npz")):
+        for seed in (0, 1):
+            make_run(tmp_path / f"{folder}{seed}", seed=seed, data__name=path, data__fingerprint="f00d")
+    runs, notes = read_runs([tmp_path])
+    assert [run.name for run in runs] == ["a0", "a1"]
+    assert notes == [f"{tmp_path / f'b{i}'} is left out: {tmp_path / f'a{i}'} holds the same run" for i in (0, 1)]
+
+
+def test_where_lists_lie_makes_no_other_run(tmp_path: Path) -> None:
+    for name, lists, path in (("a", [0, 1], "l.json"), ("b", [0, 1], "/x/l.json"), ("c", [0], "l.json")):
+        make_custom(tmp_path / name, lists, [2], partition__file=path)
+    runs, (note,) = read_runs([tmp_path])
+    assert [run.name for run in runs] == ["a", "c"]
+    assert "/b is left out: " in note
+
+
+def test_a_setting_written_as_another_kind_of_number_is_the_same(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", method="fedprox", method__mu=1)
+    make_run(tmp_path / "b", method="fedprox", method__mu=1.0)
+    assert len(read_runs([tmp_path])[0]) == 1
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("done", [12, 5])
+def test_a_summary_beside_its_own_custom_run_is_the_same_run(older: bool, done: int, tmp_path: Path) -> None:
+    for name, lists, change in (("a", [0, 1], flat(0.5)), ("b", [0], flat(0.6))):
+        summary = summed_up(make_custom(tmp_path / name, lists, [2], change=change))
+        content = json.loads(summary.read_text())
+        assert len(content.pop("lists")) == 8
+        if older:
+            summary.write_text(json.dumps(content))
+        make_custom(tmp_path / "runs" / name, lists, [2], change=change, done=done)
+    runs, notes = read_runs([tmp_path])
+    assert sorted(run.name for run in runs) == ["a", "b"]
+    assert [bool(run.final) for run in runs] == [done < 12] * 2
+    assert len({run.lists for run in runs} - {None}) == 2
+    assert sum("left out" in note for note in notes) == (0 if done == 12 else 2)
+    assert not any("other numbers" in note for note in notes)

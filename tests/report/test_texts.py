@@ -70,6 +70,7 @@ def test_records(data: dict[str, Any]) -> None:
     first = content["pairs"][0]
     assert [first["first"], first["second"], first["problem"]] == ["FedACD", "FedAvg", "digits, beta 0.1"]
     assert first["mean"] == pytest.approx(29 / 3, abs=1e-4)
+    assert first["end"] is None
     assert first["words"].startswith("FedACD is better than FedAvg on digits at beta 0.1 by 9.7 points")
 
 
@@ -79,6 +80,20 @@ def test_the_difference_to_the_best_has_its_sign_whatever_the_order(tmp_path: Pa
     acd, avg, lc = texts.records(collect([tmp_path]))
     assert [acd["to_best"], avg["to_best"], lc["to_best"]] == pytest.approx([-20, -10, None])
     assert [acd["rank"], avg["rank"], lc["rank"]] == [3, 2, 1]
+
+
+def test_seeds_are_those_that_are_counted(tmp_path: Path) -> None:
+    for method in ("fedacd", "fedavg"):
+        for seed in range(3):
+            make_run(tmp_path / f"{method}{seed}", method=method, seed=seed, done=4 if seed == 1 else 12)
+    assert [(cell["n"], cell["seeds"]) for cell in texts.records(collect([tmp_path]))] == [(2, [0, 2])] * 2
+
+
+def test_up_to_which_round_an_unfinished_pair_was_compared(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", method="fedavg", done=4)
+    (pair,) = json.loads(texts.as_json(collect([tmp_path])))["pairs"]
+    assert pair["end"] == 4
 
 
 def test_equal_methods_share_their_rank(tmp_path: Path) -> None:

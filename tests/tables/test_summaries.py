@@ -1,17 +1,19 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedacd.errors import RecordError
-from fedacd.records import CONFIG, ROUNDS
+from fedacd.records import CONFIG, PARTITION, ROUNDS
 from fedacd.tables import render
 from fedacd.tables.cells import fill
 from fedacd.tables.declare import TABLES
 from fedacd.tables.look import look_in, read_from
 from fedacd.tables.summaries import MOST_BYTES, summarise, write_summaries
 from fedacd.tables.wanted import Wanted
+from tests.report.made import make_custom, make_run
 from tests.tables.conftest import invoke, line, made_run, made_session
 
 
@@ -132,3 +134,24 @@ def test_a_damaged_summary_stays_and_is_named(wanted: Wanted, tmp_path: Path, da
     assert [path.stem for path in written] == [wanted.runs[1].name]
     assert note == f"left out: {path} is a damaged summary: remove it to write it anew."
     assert path.read_text() == damage
+
+
+def test_who_holds_what_is_told_by_a_digest_of_custom_partitions_alone(tmp_path: Path) -> None:
+    lists = ([0, 1], [2]), ([0], [1, 2]), ([0, 1], [2])
+    one, other, same = (
+        summarise(make_custom(tmp_path / str(number), *own))["lists"] for number, own in enumerate(lists)
+    )
+    assert one == same != other
+    assert len(one) == 8
+    plain = make_run(tmp_path / "plain")
+    shutil.copy(tmp_path / "0" / PARTITION, plain)
+    assert "lists" not in summarise(plain)
+
+
+@pytest.mark.parametrize("content", [b"cut", None])
+def test_a_partition_that_cannot_be_read_is_not_told(content: bytes | None, tmp_path: Path) -> None:
+    path = make_custom(tmp_path / "a", [0]) / PARTITION
+    path.unlink()
+    if content:
+        path.write_bytes(content)
+    assert "lists" not in summarise(tmp_path / "a")

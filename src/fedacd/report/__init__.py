@@ -1,6 +1,7 @@
 """`fedacd report`: any set of runs as one page that says which method is better, by how much, how surely, and why.
 
-read.py       find run folders and summaries and read them, whatever state they are in
+find.py       where run folders and summaries are
+read.py       what they hold, whatever state they are in, each run once
 group.py      which runs repeat each other, which compete, and their names
 student.py    the paired test
 compare.py    the comparison table, the differences, the sentences
@@ -24,7 +25,8 @@ from fedacd.report.read import read_runs
 def collect(paths: Sequence[Path]) -> dict[str, Any]:
     """What the page of these runs shows; its `notes` say what was left out, its `headlines` who is better."""
     runs, notes = read_runs(paths)
-    return page.payload(group(runs), notes)
+    grouped = group(runs, notes)
+    return page.payload(grouped, notes)
 
 
 def write(paths: Sequence[Path], out: Path, files: Mapping[str, Path | None] | None = None) -> dict[str, Any]:

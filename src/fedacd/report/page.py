@@ -33,6 +33,7 @@ def payload(grouped: Grouped, notes: list[str]) -> dict[str, Any]:
             "method": group.method,
             "seeds": [run.seed for run in group.runs],
             "counted": len(compare.counted(group)),
+            "counted_seeds": [run.seed for run in compare.counted(group)],
             "unfinished": _unfinished(group),
             "row": numbers,
             "curves": series.curves(group) if any(run.rounds for run in group.runs) else None,

@@ -1,11 +1,9 @@
 """Find run folders and summaries and read them, whatever state they are in."""
 
-import hashlib
 import json
 import math
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,9 @@ from fedacd.errors import FedacdError, RecordError
 from fedacd.files import read_about, read_json, read_safetensors
 from fedacd.methods import Tensors
 from fedacd.metrics import METRICS
-from fedacd.records import CONFIG, ENV, MATRICES, MODEL, PARTITION, ROUNDS, read_config, read_partition
-from fedacd.tables.found import SUMMARY, Found, Numbers, read_summary
-
-DEPTH = 4
-"""How deep below a given folder run folders are looked for."""
+from fedacd.records import CONFIG, ENV, MATRICES, MODEL, ROUNDS, read_config
+from fedacd.report.find import find
+from fedacd.tables.found import SUMMARY, Found, Numbers, lists_in
 
 _NUMBERS = (*METRICS, "train_loss", "seconds", "bytes_up", "bytes_down")
 _DIGITS = 5
@@ -62,18 +58,25 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the numbers, less what the partition scheme does not look at and how often was measured."""
+        """What decides the numbers, less what the partition scheme does not look at and how often was measured. Where
+        the data are and whose lists a custom partition has is not among them: `same_lists` knows that."""
         flat, scheme = self.config.identity(), self.config.partition.scheme
         for key in ("data.mean", "data.std"):
             flat[key] = flat[key] and [float(f"{value:.{_DIGITS}g}") for value in flat[key]]
-        if self.lists:
-            flat["partition.lists"] = self.lists
-        unused = {"run.eval_every"}
+        unused = {"run.eval_every", "partition.file"}
+        if self.config.data.fingerprint:
+            unused.add("data.name")
         if "dirichlet" not in scheme:
             unused |= {"partition.beta", "partition.min_size"}
         if scheme != "shards":
             unused.add("partition.classes_per_client")
         return {key: value for key, value in flat.items() if key not in unused}
+
+    def same_lists(self, other: "Run") -> bool:
+        """Whether the clients of two runs may hold the same samples, if their settings are the same."""
+        if self.lists and other.lists:
+            return self.lists == other.lists
+        return self.config.partition.file == other.config.partition.file
 
     @property
     def unfinished(self) -> str | None:
@@ -87,7 +90,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     out and why. No run at all is an error."""
     notes: list[str] = []
     runs: list[Run] = []
-    for place, found in _find(paths, notes).items():
+    for place, found in find(paths, notes).items():
         try:
             runs.append(_of_summary(found) if found else _read(place, notes))
         except FedacdError as error:
@@ -115,53 +118,6 @@ def _about_summaries(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _find(paths: Sequence[Path], notes: list[str]) -> dict[Path, Found | None]:
-    """Run folders, and summaries with what they hold, each once."""
-    found: dict[Path, tuple[Path, Found | None]] = {}
-    for path in paths:
-        if not path.exists():
-            raise RecordError(f"{path} does not exist: name run folders, summaries, or folders that hold some.")
-        said = len(notes)
-        here = _below(path, notes) if path.is_dir() else _summaries([path], notes)
-        if not here and len(notes) == said:
-            why = "it holds no fedacd run" if path.is_dir() else "it is neither a run folder nor a summary"
-            notes.append(f"{path} is left out: {why}")
-        for place, summary in here.items():
-            found.setdefault(place.resolve(), (place, summary))
-    return dict(found.values())
-
-
-def _summaries(files: Iterable[Path], notes: list[str]) -> dict[Path, Found | None]:
-    """The summaries among these."""
-    found: dict[Path, Found | None] = {}
-    for file in files:
-        if file.suffix == ".json" and not file.name.startswith(".") and file.is_file():
-            try:
-                found |= {summary.path: summary for summary in read_summary(file)}
-            except FedacdError as error:
-                notes.append(f"{file} is left out: {error}")
-    return found
-
-
-def _below(path: Path, notes: list[str]) -> dict[Path, Found | None]:
-    """The run that a folder is, or the summaries in it and the runs below it."""
-    found: dict[Path, Found | None] = {}
-
-    def refused(error: OSError) -> None:
-        notes.append(f"{error.filename} is left out: {error.strerror}")
-
-    for place, names, files in os.walk(path, onerror=refused, followlinks=True):
-        folder = Path(place)
-        is_run = CONFIG in files or CONFIG in names
-        if is_run:
-            found[folder] = None
-        elif folder == path:
-            found |= _summaries((folder / name for name in sorted(files)), notes)
-        deep = len(folder.relative_to(path).parts) >= DEPTH
-        names[:] = [] if is_run or deep else sorted(name for name in names if not name.startswith("."))
-    return found
-
-
 def _read(folder: Path, notes: list[str]) -> Run:
     tensors, names = _matrices(folder, notes), None
     counts = tensors.pop("counts", None)
@@ -186,14 +142,11 @@ def _read(folder: Path, notes: list[str]) -> Run:
 
 
 def _lists(folder: Path, notes: list[str]) -> str | None:
-    if not (folder / PARTITION).exists():
-        return None
     try:
-        lists = [members.tolist() for members in read_partition(folder)]
+        return lists_in(folder)
     except RecordError as error:
         notes.append(f"{error}")
         return None
-    return hashlib.blake2b(json.dumps(lists).encode(), digest_size=4).hexdigest()
 
 
 def _of_summary(found: Found) -> Run:
@@ -216,6 +169,7 @@ def _of_summary(found: Found) -> Run:
         class_names=None,
         counts=None,
         matrices={},
+        lists=str(found.summary["lists"]) if found.summary.get("lists") else None,
     )
 
 
@@ -283,28 +237,47 @@ def _matrices(folder: Path, notes: list[str]) -> Tensors:
         return {}
 
 
+def told(value: Any) -> str:
+    """A text that equal values have in common: 1 and 1.0 are."""
+    if isinstance(value, Mapping):
+        return repr(sorted((key, told(item)) for key, item in value.items()))
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
 def _without_twins(runs: Sequence[Run], notes: list[str]) -> list[Run]:
-    """One run of each config: the one that went furthest, and a folder before a summary, which knows less."""
-    best: dict[str, Run] = {}
-    for run in runs:
-        key = repr(sorted(run.settings.items()))
-        other = best.setdefault(key, run)
-        if other is run:
-            continue
-        better = (run.done, not run.final) > (other.done, not other.final)
-        kept, left = (run, other) if better else (other, run)
-        best[key] = kept
-        same = f"{left.folder} is left out: {kept.folder} holds the same run"
-        if _differ(kept, left):
-            notes.append(f"{same} with other numbers")
-        elif not left.final or kept.final:  # a summary beside its own run is as it should be
-            notes.append(same)
-    return list(best.values())
+    """Every run once. Of whose lists are not known is the one that else equals it, best in its numbers too."""
+    kept: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.config.partition.scheme == "custom" and not run.lists):
+        others = kept.setdefault(told(run.settings), [])
+        twins = [other for other in others if run.same_lists(other)]
+        if twins:
+            twin = min(twins, key=lambda other: _differ(run, other))
+            others[others.index(twin)] = further(run, twin, notes)
+        else:
+            others.append(run)
+    return [run for others in kept.values() for run in others]
+
+
+def further(run: Run, other: Run, notes: list[str]) -> Run:
+    """Of two records of a run the one that went further, and a folder before a summary, which knows less."""
+    better = (run.done, not run.final) > (other.done, not other.final)
+    kept, left = (run, other) if better else (other, run)
+    same = f"{left.folder} is left out: {kept.folder} holds the same run"
+    if _differ(kept, left):
+        notes.append(f"{same} with other numbers")
+        return kept
+    if not left.final or kept.final:  # a summary beside its own run is as it should be
+        notes.append(same)
+    return replace(kept, lists=kept.lists or left.lists)
 
 
 def _differ(*runs: Run) -> bool:
     """Whether an accuracy that both have differs by more than a summary's curve is rounded."""
-    one, other = (
-        {line["round"]: line["accuracy"] for line in run.rounds if line.get("accuracy") is not None} for run in runs
-    )
+    one, other = map(_accuracies, runs)
     return any(abs(one[number] - other[number]) > 1e-4 for number in one.keys() & other.keys())
+
+
+def _accuracies(run: Run) -> dict[int, float]:
+    """By round; a summary knows that of its last one too."""
+    known = {line["round"]: line["accuracy"] for line in run.rounds if line.get("accuracy") is not None}
+    return known | ({run.done: run.final["accuracy"]["last"]} if "accuracy" in run.final else {})

@@ -39,7 +39,7 @@ def records(data: Data) -> list[dict[str, Any]]:
         number, method, row = group["problem"], group["method"], group["row"]
         problem, order = data["problems"][number], data["rankings"][number]
         record = {"dataset": problem["dataset"], "skew": problem["skew"], "setting": problem["rest"]}
-        record |= {"method": data["methods"][method], "n": group["counted"], "seeds": group["seeds"]}
+        record |= {"method": data["methods"][method], "n": group["counted"], "seeds": group["counted_seeds"]}
         for key, value in row.items():
             record |= {key: value and value["mean"], f"{key}_sd": value and value["sd"]}
         record["rank"] = ranks.get((number, method))
@@ -144,7 +144,7 @@ def as_json(data: Data) -> str:
     names = data["methods"]
     pairs = [
         {"problem": data["problems"][pair["problem"]]["title"], "first": names[pair["a"]], "second": names[pair["b"]]}
-        | {key: pair[key] for key in ("n", "mean", "low", "high", "p", "holm", "verdict", "words")}
+        | {key: pair[key] for key in ("n", "mean", "low", "high", "p", "holm", "verdict", "end", "words")}
         for pair in data["pairs"]
     ]
     content = {key: data[key] for key in ("title", "made", "notes", "headlines")}

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 from fedacd.errors import ConfigError, RecordError
 from fedacd.files import read_json
 from fedacd.metrics import METRICS, NEWER
-from fedacd.records import CONFIG, ROUNDS, STATE, read_rounds, saved_rounds, summary
+from fedacd.records import CONFIG, PARTITION, ROUNDS, STATE, read_partition, read_rounds, saved_rounds, summary
 from fedacd.tables.declare import METRICS as SHOWN
 from fedacd.tables.wanted import key_of, plain
 from fedacd.toml import read_toml
@@ -153,6 +154,14 @@ def read_summary(path: Path) -> list[Found]:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"{path} is a damaged summary ({type(error).__name__}: {error}).") from None
     return [Found(path=path, settings=settings, done=done, summary=content)]
+
+
+def lists_in(run: Path) -> str | None:
+    """A digest of who holds what in a run folder; None where it is not recorded."""
+    if not (run / PARTITION).exists():
+        return None
+    lists = [members.tolist() for members in read_partition(run)]
+    return hashlib.blake2b(json.dumps(lists).encode(), digest_size=4).hexdigest()
 
 
 def _require_names(path: Path, settings: Mapping[str, Any]) -> None:

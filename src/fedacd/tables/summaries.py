@@ -5,6 +5,7 @@ config   every setting as section.key
 rounds   how many there are
 final    of every metric the mean over the last ten rounds (late), the last and the best round
 curve    every metric at every tenth round
+lists    of a custom partition a digest of who holds what; not in older summaries
 classes  test accuracy of every class, the mean over the last ten rounds; not of more than 200, nor in older summaries
 made     device, versions, commit, first start, last end, seconds of all rounds
 """
@@ -19,7 +20,7 @@ from fedacd.errors import ConfigError, RecordError
 from fedacd.files import read_json, write_atomically, writing
 from fedacd.metrics import METRICS, class_means
 from fedacd.records import ENV, read_config, read_rounds
-from fedacd.tables.found import SUMMARY, judge, judging
+from fedacd.tables.found import SUMMARY, judge, judging, lists_in
 from fedacd.tables.merge import runs_in
 
 MOST_BYTES = 5000
@@ -38,6 +39,9 @@ def summarise(run: Path) -> dict[str, Any]:
         "config": {key: value for key, value in config.flat().items() if value is not None and key != "run.out"},
         "rounds": len(rounds),
     }
+    if config.partition.scheme == "custom":
+        with contextlib.suppress(RecordError):  # it only tells partitions apart
+            found |= {"lists": lists} if (lists := lists_in(run)) else {}
     with judging(run):
         found["final"] = judge(rounds, run)
         found["made"] = _made(run) | {"seconds": round(sum(line["seconds"] for line in rounds), 1)}
