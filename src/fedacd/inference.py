@@ -15,6 +15,7 @@ from fedacd.engine.local import CLEAN_BATCH
 from fedacd.engine.setup import arithmetic
 from fedacd.errors import DataError, RecordError
 from fedacd.files import read_safetensors
+from fedacd.lookup import of_another_python
 from fedacd.methods import METHODS, Method, Shared, Tensors, find
 from fedacd.models import Factory
 from fedacd.models.net import Net
@@ -103,8 +104,10 @@ class GlobalModel:
             tensor.copy_(constants[name])
         trained = about["model_options"].get("fingerprint")
         if trained not in (None, models.fingerprint(model or about["model"], net)):
-            text = f"{path}: by its source or layers this is not the model that was trained; it may answer otherwise."
-            warnings.warn(text, stacklevel=2)
+            text = "by its source or layers this is not the model that was trained; it may answer otherwise"
+            if python := of_another_python(trained):
+                text = f"trained under Python {python}: whether the model's source has changed cannot be told here"
+            warnings.warn(f"{path}: {text}.", stacklevel=2)
         return cls(
             net,
             method,

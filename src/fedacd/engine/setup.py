@@ -24,6 +24,7 @@ from fedacd.engine.batches import Images
 from fedacd.engine.plan import Stream, num_participants, torch_seed
 from fedacd.environment import rank_and_size
 from fedacd.errors import ConfigError, DataError, ModelError
+from fedacd.lookup import of_another_python
 from fedacd.methods import METHODS, Method, find
 from fedacd.models import Factory
 from fedacd.models.net import Net
@@ -148,8 +149,10 @@ def build_net(
     net = models.build(model or str(config.model.name), shape, num_classes, config.model.options, weights_seed)
     mark = models.fingerprint(model or str(config.model.name), net)
     if mark is not None:
-        if config.model.options.get("fingerprint", mark) != mark:
-            raise ModelError(f"model.fingerprint: '{config.model.name}' is not the model of this config any more.")
+        if (there := config.model.options.get("fingerprint", mark)) != mark:
+            python = of_another_python(there)
+            why = f"; it is of Python {python}, and can be compared there alone: leave it out" if python else ""
+            raise ModelError(f"model.fingerprint: '{config.model.name}' is not the model of this config any more{why}.")
         config = config.replace({"model.fingerprint": mark})
     if kind.needs_features and not net.head_names:
         raise ModelError(

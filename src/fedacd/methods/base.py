@@ -16,9 +16,8 @@ In the order of a round:
 Shapes: B batch, C classes, D features.
 """
 
-import hashlib
 import math
-import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from fedacd.config import Settings, setting
 from fedacd.errors import ConfigError
-from fedacd.lookup import source_of
+from fedacd.lookup import code_mark, of_another_python, package_of
 from fedacd.methods.common import cross_entropy, weighted_mean
 from fedacd.models.net import Net
 
@@ -120,20 +119,22 @@ class Method(Settings):
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> Self:
-        """Make one from plain values; `fingerprint` among them must be the class's own."""
+        """Make one from plain values; `fingerprint` among them must be the class's own. One of another Python cannot be
+        compared: that is a warning."""
         mark, values = cls.fingerprint(), dict(values)
-        if mark is not None and values.pop("fingerprint", mark) != mark:
-            raise ConfigError(f"method.fingerprint: '{cls.title}' is not the method of this config any more.")
+        if mark is not None and (there := values.pop("fingerprint", mark)) != mark:
+            if not (python := of_another_python(there)):
+                raise ConfigError(f"method.fingerprint: '{cls.title}' is not the method of this config any more.")
+            text = f"method.fingerprint is of Python {python}: whether '{cls.title}' has changed cannot be told here."
+            warnings.warn(text, stacklevel=2)
         return super().build(values)
 
     @classmethod
     def fingerprint(cls) -> str | None:
-        """16 hex digits that change with the source of a method of one's own and of what it inherits, this package and
-        Python's own classes apart; None for the methods of this package."""
-        others = {"fedacd", *sys.stdlib_module_names}
-        own = [kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] not in others]
-        source = "\n".join(source_of(kind) for kind in own)
-        return hashlib.blake2b(source.encode(), digest_size=8).hexdigest() if own else None
+        """16 hex digits and the Python they hold for: they change with the code of a method of one's own, of what it
+        inherits and of what that refers to (see `code_mark`); None for the methods of this package."""
+        own = {package for kind in cls.__mro__ if (package := package_of(kind))}
+        return code_mark(cls, own, configured=Method) if own else None
 
     @classmethod
     def defaults(cls, dataset: str, model: str) -> dict[str, Any]:

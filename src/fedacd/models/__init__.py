@@ -16,7 +16,6 @@ factory that is not in `MODELS`: a run is not continued with a model that has ch
 """
 
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +25,7 @@ import torch
 from torch import nn
 
 from fedacd.errors import ModelError, unknown
-from fedacd.lookup import imported
+from fedacd.lookup import code_mark, imported
 from fedacd.models.cnn import CNN, SmallCNN
 from fedacd.models.net import Net, Shape, wrap
 from fedacd.models.resnet import ResNet18
@@ -62,10 +61,13 @@ def build(name: str | Factory, shape: Shape, num_classes: int, options: Mapping[
 
 
 def fingerprint(name: str | Factory, net: Net) -> str | None:
-    """16 hex digits that change with the layers or the source of a model of one's own; None for those of `MODELS`."""
-    if label(name) in MODELS:
+    """16 hex digits and the Python they hold for: they change with the layers or the code of a model of one's own and
+    of its factory (see `code_mark`); None for those of `MODELS`."""
+    shown = label(name)
+    if shown in MODELS:
         return None
-    return hashlib.blake2b(net.description.encode(), digest_size=8).hexdigest()
+    factory = _find(name) if isinstance(name, str) else name
+    return code_mark((factory, net.description), [shown.partition(":")[0].partition(".")[0]])
 
 
 def label(name: str | Factory) -> str:

@@ -28,7 +28,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from fedacd.errors import ModelError, unknown
-from fedacd.lookup import source_of
+from fedacd.lookup import code_mark, package_of
 from fedacd.models.fused import ConvReluPool, fused, is_watched, outputs
 
 Shape = tuple[int, int, int]
@@ -41,7 +41,7 @@ class Net:
     head_names: tuple[str, ...]
     """Names of the head's weight and, if it has one, bias; empty where the model has no head."""
     description: str
-    """Layers, parameters and, where it can be had, source of the module."""
+    """Parameters of the module, and a mark of its layers and their code."""
     initial: dict[str, Tensor]
     """The trainable parameters at the start: fp32, on the CPU."""
     fused: bool
@@ -253,7 +253,9 @@ def _why_not_head(module: nn.Module, head: str, num_classes: int, x: Tensor) -> 
 
 def _description(module: nn.Module) -> str:
     shapes = [f"{name} {list(p.shape)}" for name, p in module.named_parameters()]
-    return "\n".join([repr(module), *shapes, source_of(type(module))])
+    kinds = {kind for layer in module.modules() for kind in type(layer).__mro__}
+    own = {package for kind in kinds if (package := package_of(kind))}
+    return "\n".join([*shapes, code_mark(module, own, drawn=True)])
 
 
 def _linear(module: nn.Module, name: str) -> nn.Linear:
