@@ -143,16 +143,18 @@ def build_net(
 ) -> tuple[Config, Net]:
     """The run's model with its initial weights, and the config with its fingerprint.
 
-    Refused: a model that is not the config's any more, or that the method cannot work on.
+    Refused: a model that is not the config's any more, or that the method cannot work on. Whether it is the config's
+    cannot be told under another Python: that is a warning.
     """
     weights_seed = torch_seed(config.run.seed, Stream.WEIGHTS)
     net = models.build(model or str(config.model.name), shape, num_classes, config.model.options, weights_seed)
     mark = models.fingerprint(model or str(config.model.name), net)
     if mark is not None:
         if (there := config.model.options.get("fingerprint", mark)) != mark:
-            python = of_another_python(there)
-            why = f"; it is of Python {python}, and can be compared there alone: leave it out" if python else ""
-            raise ModelError(f"model.fingerprint: '{config.model.name}' is not the model of this config any more{why}.")
+            if not (python := of_another_python(there)):
+                raise ModelError(f"model.fingerprint: '{config.model.name}' is not the model of this config any more.")
+            what = f"whether '{config.model.name}' has changed cannot be told here"
+            warnings.warn(f"model.fingerprint is of Python {python}: {what}.", stacklevel=2)
         config = config.replace({"model.fingerprint": mark})
     if kind.needs_features and not net.head_names:
         raise ModelError(
